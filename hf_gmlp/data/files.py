@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,15 +86,18 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     kinds = set()
     for path in map(Path, paths):
         check_file(path)
-        endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
-        # The kind of a.jsonl.gz is "jsonl".
-        kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
-        if kind not in FILE_KINDS:
+        if extension(path) not in FILE_KINDS:
             raise InputError(f"{path} has an unsupported extension: pass files that end in {', '.join(FILE_KINDS)}.")
-        kinds.add(kind)
+        kinds.add(extension(path))
     if len(kinds) != 1:
         raise InputError(f"Pass files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
     return kinds.pop()
+
+
+def extension(path: str | Path) -> str:
+    """Return the extension of a file before that of its compression: that of a.jsonl.gz is "jsonl"."""
+    endings = [suffix.lower().removeprefix(".") for suffix in Path(path).suffixes]
+    return next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
 
 
 def check_file(path: Path):
@@ -211,27 +214,3 @@ def csv_separator(path: str | Path) -> str:
     """
     with open_text(path) as file:
         return max(",;\t", key=file.readline().count)
-
-
-# Columns that are text unless a flag names others: those of GLUE's tasks, and "text". Pairs come first.
-KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
-    ("premise", "hypothesis"),
-    ("question", "sentence"),
-    ("question1", "question2"),
-    ("sentence1", "sentence2"),
-    ("sentence",),
-    ("text",),
-)
-# The column of labels, unless a flag names another: the first of these.
-LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
-
-
-def check_text_columns(names: Sequence[str]):
-    """Raise an InputError if --text_column_names has more than two columns, or one twice."""
-    if len(names) > 2 or len(set(names)) < len(names):
-        raise InputError(f"--text_column_names takes one or two columns, without repetition, got {', '.join(names)}.")
-
-
-def known_text_columns(names: Collection[str]) -> tuple[str, ...] | None:
-    """Return the first of `KNOWN_TEXT_COLUMNS` among the names of all columns, None if there is none."""
-    return next((columns for columns in KNOWN_TEXT_COLUMNS if {*columns} <= {*names}), None)

@@ -12,9 +12,7 @@ from ..errors import InputError, listed
 
 logger = logging.getLogger(__name__)
 
-
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-
 
 # A folder with one of these words in its name is a split, such as "seg_train", "Training" or "test_set".
 SPLITS = {
@@ -38,14 +36,16 @@ def system_folder(path: Path) -> str | None:
     return next((part for part in path.parts if part.startswith(("@", "__"))), None)
 
 
-def is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_ENDINGS and system_folder(path) is None
-
-
-def reason_left_out(path: Path) -> str:
-    """Return why a file is not an image, for a line with their numbers."""
-    system = system_folder(path)
-    return f"in {system}" if system else f"{path.suffix.lower() or path.name} (not a supported image)"
+def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
+    """Return the images in a folder and its subfolders, relative to it, and why how many other files are left out."""
+    images, left_out = [], Counter[str]()
+    for path in walk_files(folder):
+        system = system_folder(path)
+        if system is None and path.suffix.lower() in IMAGE_ENDINGS:
+            images.append(path)
+        else:
+            left_out[f"in {system}" if system else f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
+    return images, left_out
 
 
 def read_folder(folder: Path) -> dict[str, Dataset]:
@@ -60,19 +60,16 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     if not folder.is_dir():
         advice = f"unpack it (python -m zipfile -e {folder} photos), and name the folder"
         raise InputError(f"{folder} is a file: {advice}." if folder.is_file() else f"There is no folder {folder}.")
-    paths = walk_files(folder)
-    images = {path: split_of(path) for path in paths if is_image(path) and len(path.parts) > 1}
+    paths, left_out = find_images(folder)
+    images = {path: split_of(path) for path in paths if len(path.parts) > 1}
     has_splits = len(set(images.values()) - {None}) > 1
     rows: dict[str, list[dict[str, str]]] = defaultdict(list)
-    left_out: Counter[str] = Counter()
     for path in paths:
         split = images.get(path) if has_splits else "train"
         if path in images and split is not None:
             rows[split].append({"image": str(folder / path), "label": path.parent.name})
-        elif is_image(path):
-            left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
         else:
-            left_out[reason_left_out(path)] += 1
+            left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
     if not rows:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
     used = {parent for path in images for parent in path.parents}

@@ -1,7 +1,7 @@
-"""Questions with a context that contains the answers, from files: as SQuAD is published, flat, or JSON lines."""
+"""Questions with a context that contains the answers, from files."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -9,27 +9,27 @@ from typing import Any
 from datasets import Value
 
 from ..errors import InputError
-from .files import check_file, open_text
+from .files import check_file, extension, open_text, read_errors, read_files
 
 TEXT = {name: Value("string") for name in ("id", "question", "context")}
 ANSWERS = {"answers": {"text": [Value("string")], "answer_start": [Value("int32")]}}
 
 
-def read_questions(path: str) -> Iterator[dict]:
-    """Yield the unchecked questions of a file in any of the three forms."""
+def read_questions(path: str) -> list[dict]:
+    """Return the unchecked questions of a file: nested as SQuAD is published, flat (rows, possibly under "data"), JSON
+    lines, or a table (csv, tsv or parquet).
+    """
     check_file(Path(path))
+    if extension(path) in ("csv", "tsv", "parquet"):
+        return read_files([path], text_columns=None).to_list()
+    errors: tuple[type[BaseException], ...] = (*read_errors(), KeyError, TypeError, AttributeError)
     try:
         with open_text(path) as file:
             text = file.read()
-        if text.startswith("version https://git-lfs"):
-            raise ValueError("it is a Git LFS pointer; fetch the data with `git lfs pull`")
-        if text.lstrip().startswith("<"):
-            raise ValueError("it is a web page; download the file itself")
-        rows = [row for value in _parse(text) for row in _flatten(value)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        fault = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{path} cannot be read as questions, as SQuAD, flat, or JSON lines: {fault}.") from error
-    yield from rows
+        return [row for value in _parse(text) for row in _flatten(value)]
+    except errors as error:
+        problem = f"{type(error).__name__}, {error}"
+        raise InputError(f"{path} cannot be read as questions (SQuAD, flat, or JSON lines): {problem}.") from error
 
 
 def _flatten(value: Any) -> Iterator[dict]:
@@ -57,27 +57,33 @@ def check_question(row: dict, where: str, split: str) -> dict:
     if missing:
         raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
     name = f"question {row['id']} in {where}"
-    try:
-        pairs = [(str.strip(text), index(start)) for text, start in _answers(row, split)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
+    pairs = known_answers(row, where)
+    if pairs is None and split != "test":
+        raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.")
     if not row["context"].strip():
         raise InputError(f"The {name} has an empty context: remove it, or add the text with the answer.")
     if pairs and row.get("is_impossible"):
         raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
-    starts = [_find_answer(row["context"], text, start, name) for text, start in pairs]
-    answers = {"text": [text for text, _ in pairs], "answer_start": starts}
+    starts = [_find_answer(row["context"], text, start, name) for text, start in pairs or []]
+    answers = {"text": [text for text, _ in pairs or []], "answer_start": starts}
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
 
 
-def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
-    """Return the unchecked text and start of each answer."""
+def known_answers(row: dict, where: str) -> list[tuple[str, int]] | None:
+    """Return the stripped text and the start of each answer, none for an impossible question; None if it has no field
+    of answers.
+    """
     answers = row.get("answers")
-    if answers is None and (row.get("is_impossible") or split == "test"):
-        return []
-    if isinstance(answers, dict):
-        return zip(answers["text"], answers["answer_start"], strict=True)
-    return [(answer["text"], answer["answer_start"]) for answer in row["answers"]]
+    if answers is None or isinstance(answers, str):
+        # A table has no lists of answers.
+        return [] if row.get("is_impossible") else None
+    try:
+        if isinstance(answers, dict):
+            answers = [dict(zip(answers, values)) for values in zip(*answers.values(), strict=True)]
+        return [(str.strip(answer["text"]), index(answer["answer_start"])) for answer in answers]
+    except (KeyError, TypeError, ValueError) as error:
+        name = f"question {row.get('id', row.get('question'))!r} in {where}"
+        raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:

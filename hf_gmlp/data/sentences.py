@@ -1,52 +1,84 @@
-"""Labeled sentences and pairs of sentences: from GLUE, the Hub or files to token ids."""
+"""Sentences and pairs of sentences: their columns, and their token ids."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
 import pandas
 from datasets import Dataset, Value
-from pyarrow.compute import list_value_length
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
-from .files import LABEL_COLUMNS, Access, known_text_columns
+from .files import Access
 
 logger = logging.getLogger(__name__)
 
 
+# Columns that are text unless a flag names others: those of GLUE's tasks, and "text". Pairs come first.
+KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question1", "question2"),
+    ("sentence1", "sentence2"),
+    ("sentence",),
+    ("text",),
+)
+# The column of labels, unless a flag names another: the first of these.
+LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
+# Their names after `name_columns`.
 TEXT_COLUMNS = ("sentence1", "sentence2")
 
 
-def find_columns(
-    names: Sequence[str], split: str, text_columns: Sequence[str] | None = None, label_column: str | None = None
-) -> tuple[Sequence[str], str]:
-    """Return the columns of text and of labels among the `names` of a split's columns.
+def check_text_columns(names: Sequence[str]):
+    """Raise an InputError if --text_column_names has more than two columns, or one twice."""
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise InputError(f"--text_column_names takes one or two columns, without repetition, got {', '.join(names)}.")
 
-    They are those passed, else `known_text_columns`, else the only column besides the label.
+
+def find_label_column(names: Collection[str]) -> str:
+    """Return the first of `LABEL_COLUMNS` among the names of all columns, else "label"."""
+    return next((name for name in LABEL_COLUMNS if name in names), "label")
+
+
+def find_text_columns(
+    names: Collection[str], label_column: str | None, text_columns: Sequence[str] | None = None
+) -> Sequence[str]:
+    """Return the column of text, or the two of a pair, among the `names` of all columns.
+
+    They are those passed, else the first of `KNOWN_TEXT_COLUMNS`, else the only column besides ids and the label.
+
+    Raises:
+        InputError: If it is not clear which columns hold text, or one of them is missing or holds the label.
     """
-    label = label_column or next((name for name in LABEL_COLUMNS if name in names), "label")
-    if text_columns:
-        if label in text_columns:
-            raise InputError(f"The column {label!r} cannot be both text and label: name others.")
-        return text_columns, label
-    others = [name for name in names if name != label]
-    columns = known_text_columns(others)
-    if columns is None and (len(others) != 1 or label not in names):
-        flags = "the text column with --text_column_names, and the label column with --label_column_name"
-        raise InputError(f"The {split} data have the columns {', '.join(names)}: name {flags}.")
-    return columns or others, label
+    others = [name for name in names if name not in (label_column, "id", "idx")]
+    known = next((columns for columns in KNOWN_TEXT_COLUMNS if {*columns} <= {*others}), None)
+    columns = text_columns or known or others
+    if not (text_columns or known or len(others) == 1) or label_column in columns or not {*columns} <= {*names}:
+        raise InputError(
+            f"Cannot take the text from {', '.join(columns)}: the columns are {', '.join(names)}, and the label is "
+            f"{label_column!r}. Name the text with --text_column_names, and the label with --label_column_name."
+        )
+    return columns
 
 
-def name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Dataset:
-    """Rename the columns of text to "sentence1" and "sentence2"."""
+def name_columns(dataset: Dataset, columns: Sequence[str]) -> Dataset:
+    """Rename the columns of text to `TEXT_COLUMNS`; raise an InputError if one holds something else."""
     for column in columns:
         feature = dataset.features[column]
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            fault = f"The column {column!r} of the {split} data must hold text, not {feature}"
-            raise InputError(f"{fault}: name yours with --text_column_names.")
-        if blank := sum(not str(text).strip() for text in dataset[column][:]):
-            logger.warning("%d row(s) of the %s data have no text in the column %r", blank, split, column)
+            raise InputError(f"The column {column!r} must hold text, not {feature}: name another, --text_column_names.")
     return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
+
+
+def text_columns_of(dataset: Dataset) -> list[list[str]]:
+    """Return the texts of each of the `TEXT_COLUMNS` that a dataset has; missing values are "", numbers are text."""
+    columns = [dataset[name][:] for name in TEXT_COLUMNS if name in dataset.column_names]
+    return [["" if value is None else str(value) for value in column] for column in columns]
+
+
+def blank_rows(dataset: Dataset) -> list[int]:
+    """Return the indices of the rows without text in one of the `TEXT_COLUMNS`."""
+    return [index for index, values in enumerate(zip(*text_columns_of(dataset))) if not all(map(str.strip, values))]
 
 
 def tokenize(
@@ -68,19 +100,16 @@ def tokenize(
     return dataset.map(tokenize_batch, batched=True, remove_columns=removed, desc="Tokenizing", **options)
 
 
-def report_truncation(datasets: Mapping[str, Dataset], length: int):
-    """Log how many of the tokenized rows have `length` tokens, to which longer ones were truncated."""
-    for split, dataset in datasets.items():
-        lengths = list_value_length(dataset.with_format("arrow")[:]["input_ids"]).to_numpy()
-        if count := int((lengths >= length).sum()):
-            fact = f"with {length} tokens or more, of which the first {length} are used (--max_seq_length)"
-            logger.info("Rows of the %s data %s: %d of %d", split, fact, count, len(dataset))
+def truncation_note(lengths: np.ndarray, length: int) -> str | None:
+    """Return in words how many rows have `length` tokens, to which longer ones are truncated; None if no row has."""
+    if count := int((lengths >= length).sum()):
+        return f"{count} of {len(lengths)} rows have {length} tokens or more, of which the first {length} are used"
+    return None
 
 
 def texts(dataset: Dataset) -> list[str]:
     """Return the text of each row, with pairs joined, to train a tokenizer and for the baseline."""
-    columns = [dataset[column] for column in TEXT_COLUMNS if column in dataset.column_names]
-    return [" ".join(map(str, row)) for row in zip(*columns)]
+    return [" ".join(values) for values in zip(*text_columns_of(dataset))]
 
 
 def visible_columns(dataset: Dataset) -> pandas.DataFrame:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 from datasets import Dataset
+from pyarrow.compute import list_value_length
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -26,7 +27,7 @@ from transformers import (
     set_seed,
 )
 
-from ..data.files import KNOWN_TEXT_COLUMNS, LABEL_COLUMNS, Access, check_text_columns, load_data
+from ..data.files import Access, load_data
 from ..data.labels import (
     CLASSES,
     ONE_CLASS,
@@ -37,7 +38,19 @@ from ..data.labels import (
     set_labels,
     trained_labels,
 )
-from ..data.sentences import find_columns, name_columns, report_truncation, texts, tokenize, visible_columns
+from ..data.sentences import (
+    KNOWN_TEXT_COLUMNS,
+    LABEL_COLUMNS,
+    blank_rows,
+    check_text_columns,
+    find_label_column,
+    find_text_columns,
+    name_columns,
+    texts,
+    tokenize,
+    truncation_note,
+    visible_columns,
+)
 from ..errors import InputError
 from ..metrics import load_metric
 from ..tokenizer import padding_for
@@ -202,9 +215,9 @@ def load_sentences(
     has_training_files = train and arguments.train_file and not arguments.validation_file
     holds_out = has_training_files and split_names.pop("validation", None) is not None
     splits = (_read_files if arguments.files() else _read_hub)(arguments, split_names, access)
-    split, names = next((split, dataset.column_names) for split, dataset in splits.items())
-    text_columns = arguments.text_column_names or (task.columns if task else None)
-    columns, label_column = find_columns(names, split, text_columns, arguments.label_column_name)
+    names = next(iter(splits.values())).column_names
+    label_column = arguments.label_column_name or find_label_column(names)
+    columns = find_text_columns(names, label_column, arguments.text_column_names or (task.columns if task else None))
     logger.info("Texts: %s", " and ".join(columns))
     labels = None
     if task is not None:
@@ -224,7 +237,9 @@ def load_sentences(
         # It was read only for its labels.
         splits.pop("train", None)
     for split, dataset in splits.items():
-        dataset = name_columns(dataset, columns, split)
+        dataset = name_columns(dataset, columns)
+        if blank := blank_rows(dataset):
+            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
         if split == "train" and arguments.shuffle_train_dataset:
             dataset = dataset.shuffle(seed=arguments.shuffle_seed)
         # Rows are left out only after the labels are collected, so that no class is missing.
@@ -364,7 +379,9 @@ def main():
     tokenizer.model_max_length = length
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {split: tokenize(rows, tokenizer, length, workers, access) for split, rows in splits.items()}
-    report_truncation(datasets, length)
+    for split, rows in datasets.items():
+        if note := truncation_note(list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy(), length):
+            logger.info("%s data: %s (--max_seq_length)", split, note)
     padding = padding_for(config, data_args.pad_to_max_length)
     tests = [split for split in splits if split.startswith("test")]
     # Several validation sets are evaluated separately, with their names before those of the metrics.

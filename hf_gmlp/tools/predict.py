@@ -5,24 +5,35 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pandas
 import torch
 import transformers
+from datasets import ClassLabel, Dataset, Value
 from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
 from ..context import extend_context
-from ..data.files import LABEL_COLUMNS, check_text_columns, known_text_columns, read_files
-from ..data.images import is_image, reason_left_out, walk_files
-from ..data.labels import REGRESSION, names_by_number
-from ..errors import InputError, first_line, listed
+from ..data.files import read_files
+from ..data.images import find_images
+from ..data.labels import CLASSES, REGRESSION, check_columns, read_labels
+from ..data.questions import known_answers, read_questions
+from ..data.sentences import (
+    LABEL_COLUMNS,
+    blank_rows,
+    check_text_columns,
+    find_text_columns,
+    name_columns,
+    text_columns_of,
+    truncation_note,
+)
+from ..errors import InputError, listed
 from ..loading import check_vocabulary, open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
@@ -54,16 +65,16 @@ def predict(
     if min(top_k, batch_size) < 1:
         raise InputError("--top_k and --batch_size must be at least 1.")
     task = ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
-    rows = (read_questions if task == "QuestionAnswering" else read_rows)(data)
-    if taken := [name for name in ("prediction", "probability") if name in rows]:
-        raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
+    rows: Any = (read_questions if task == "QuestionAnswering" else read_rows)(data)
+    if not len(rows):
+        raise InputError(f"There are no rows, or no pictures, in {data}.")
+    if taken := rows[0].keys() & {"prediction", "probability"}:
+        raise InputError(f"The data have a column {min(taken)!r}, whose name the results need: rename it.")
     if max_seq_length is not None and (task != "SequenceClassification" or max_seq_length < 5):
         raise InputError("--max_seq_length is for texts to classify, and at least 5.")
     if task == "QuestionAnswering":
-        if blank := blank_rows(rows, ["question", "context"]):
-            raise InputError(f"Row {blank[0] + 1} has no question, or no context: remove it.")
         answerer = QuestionAnswerer(load(model, task), open_tokenizer(model))
-        return answer(answerer, rows, output, top_k, batch_size, version_2_with_negative)
+        return answer(answerer, rows, data, output, top_k, batch_size, version_2_with_negative)
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
     columns = (text_column_names, label_column_name)
@@ -71,8 +82,8 @@ def predict(
     results, accuracy = classify(classifier, model, rows, data, *columns, top_k, batch_size, max_seq_length)
     if classifier.config.problem_type == REGRESSION:
         # The pipeline returns the predicted number as a score.
-        return write(rows, [[(score, math.nan) for _, score in result] for result in results], output)
-    write(rows, results, output)
+        return write(rows.to_list(), [[(score, math.nan) for _, score in result] for result in results], output)
+    write(rows.to_list(), results, output)
     print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
 
 
@@ -110,7 +121,7 @@ def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Calla
 def classify(
     classifier: PreTrainedModel,
     checkpoint: str,
-    rows: pandas.DataFrame,
+    rows: Dataset,
     folder: str,
     text_columns: list[str] | None = None,
     label_column: str | None = None,
@@ -153,14 +164,11 @@ def classify(
         if Path(folder).is_dir():
             raise InputError(f"{folder} is a folder of pictures, but {checkpoint} classifies texts: name a file.")
         check_text_columns(text_columns or [])
-        columns = text_columns or list(known_text_columns(rows) or ())
-        if not columns:
-            columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]
-            if len(columns) != 1:
-                raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")
-        missing |= {row: f"row {row + 1} has no text." for row in blank_rows(rows, columns)}
+        columns = find_text_columns(rows.column_names, labels and labels[0], text_columns)
         print(f"Texts: {' and '.join(columns)}")
-        tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy().tolist())
+        sentences = name_columns(rows, columns)
+        missing |= {row: f"row {row + 1} has no text." for row in blank_rows(sentences)}
+        tokenizer, texts = open_tokenizer(checkpoint), enumerate(zip(*text_columns_of(sentences)))
         check_vocabulary(classifier.config, tokenizer, checkpoint)
         n = getattr(classifier.config, "max_position_embeddings", None)
         length = max_seq_length or min(tokenizer.model_max_length, n or 512)
@@ -170,9 +178,9 @@ def classify(
             extend_context(classifier, tokenizer, length)
         truncation = {"truncation": True, "max_length": length}
         samples = [dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing]
-        if count := sum(len(tokenizer(**sample, **truncation)["input_ids"]) >= length for sample in samples):
-            fact = f"with {length} tokens or more, of which the first {length} are used (--max_seq_length)"
-            print(f"Rows {fact}: {count} of {len(samples)}")
+        lengths = np.array([len(tokenizer(**sample, **truncation)["input_ids"]) for sample in samples])
+        if note := truncation_note(lengths, length):
+            print(f"{note} (--max_seq_length)")
         options |= truncation | {"padding": padding_for(classifier.config)}
         # A pipeline yields its outputs one by one only for a generator.
         inputs = (sample for sample in samples)
@@ -184,14 +192,17 @@ def classify(
     if missing:
         print(f"Rows without a prediction: {len(missing)}, such as: {next(iter(missing.values()))}")
     results = [[] if row in missing else next(predictions) for row in range(len(rows))]
-    right = [] if labels is None else [x == result[0][0] for x, result in zip(labels, results) if x and result]
-    if labels is None or not right:
+    if labels is None:
         return results, None
-    return results, f"{sum(right) / len(right):.4f}: {sum(right)} of {len(right)} are as in the column {labels.name!r}"
+    right = [name == result[0][0] for name, result in zip(labels[1], results) if name is not None and result]
+    if not right:
+        return results, None
+    return results, f"{sum(right) / len(right):.4f}: {sum(right)} of {len(right)} are as in the column {labels[0]!r}"
 
 
-def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | None = None) -> pandas.Series | None:
-    """Return the name of each row's class, "" for rows without a label; None if there are no labels to compare.
+def true_classes(model: PreTrainedModel, rows: Dataset, column: str | None = None) -> tuple[str, list] | None:
+    """Return a column of labels and the name of each row's class, None for rows without a label; or None if there are
+    no labels to compare.
 
     Args:
         model: A classifier. Models of several classes per row and regressions have no accuracy.
@@ -201,108 +212,81 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
     Raises:
         InputError: If `column` is missing, or has other labels.
     """
-    classes = model.config.id2label
-    if len(classes) == 1 or model.config.problem_type == "multi_label_classification":
+    classes = [name for _, name in sorted(model.config.id2label.items())]
+    if len(classes) == 1 or model.config.problem_type == CLASSES:
         return None
-    if column is not None and column not in rows:
-        raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
-    numbers = names_by_number([name for _, name in sorted(classes.items())])
-    usual_first = dict.fromkeys([*(name for name in LABEL_COLUMNS if name in rows), *rows])
-    for name in usual_first if column is None else [column]:
-        values = rows[name].map(lambda value: "" if value is None else str(value).strip())
-        labels = set(values) - {""}
-        if labels and labels <= set(classes.values()):
-            return values
-        if labels and labels <= set(numbers) and name in ("label", column):
-            return values.map(numbers).fillna("")
     if column is not None:
-        others = listed(sorted(labels - set(classes.values())))
-        raise InputError(f"The column {column!r} has the labels {others}, and the model {listed([*classes.values()])}.")
+        check_columns(rows, "new", [column])
+    usual_first = dict.fromkeys([*(name for name in LABEL_COLUMNS if name in rows.features), *rows.features])
+    for name in usual_first if column is None else [column]:
+        if not isinstance(rows.features[name], ClassLabel | Value):
+            continue
+        values = read_labels(rows, name, classes if name in ("label", column) else ())
+        labels = {*values} - {None}
+        if labels and labels <= {*classes}:
+            return name, values
+    if column is not None:
+        others = listed(sorted(labels.difference(classes)))
+        raise InputError(f"The column {column!r} has the labels {others}, and the model {listed(classes)}.")
     return None
 
 
 def answer(
     answerer: QuestionAnswerer,
-    rows: pandas.DataFrame,
+    rows: list[dict],
+    data: str,
     output: str,
     top_k: int,
     batch_size: int,
     version_2_with_negative: bool,
 ):
-    """Answer the questions, and print exact match and F1 if a json file has the answers too."""
+    """Answer the questions of `read_questions`, and print exact match and F1 if it has the answers too."""
     references: dict[str, list[str]] = {}
-    if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
-        for row, answers in enumerate(rows["answers"]):
-            references[str(row)] = answers["text"] if isinstance(answers, dict) else [a["text"] for a in answers or []]
-            if not references[str(row)] and not version_2_with_negative:
-                raise InputError(f"Question {row + 1} has no answer: pass --version_2_with_negative.")
+    for number, row in enumerate(rows, start=1):
+        if not (isinstance(row.get("question"), str) and str(row.get("context") or "").strip()):
+            raise InputError(f"Row {number} of {data} has no question, or no context: remove it.")
+        if (answers := known_answers(row, data)) is not None:
+            references[str(number)] = [text for text, _ in answers]
+            if not answers and not version_2_with_negative:
+                raise InputError(f"Question {number} of {data} has no answer: pass --version_2_with_negative.")
     results: list[list[tuple]] = []
     for start in tqdm(range(0, len(rows), batch_size), desc="Answering"):
-        questions, contexts = (list(rows[name][start : start + batch_size]) for name in ("question", "context"))
+        batch = rows[start : start + batch_size]
+        questions, contexts = ([row[name] for row in batch] for name in ("question", "context"))
         # With `top_k=1`, the answerer would not return lists.
         options: dict[str, Any] = {"top_k": max(2, top_k), "handle_impossible_answer": version_2_with_negative}
         ranked: Any = answerer(questions, contexts, **options)
         results += [[(entry["answer"], entry["score"]) for entry in entries[:top_k]] for entries in ranked]
     write(rows, results, output)
-    if references:
-        texts = {str(row): result[0][0] for row, result in enumerate(results)}
+    if len(references) == len(rows):
+        texts = {str(number): result[0][0] for number, result in enumerate(results, start=1)}
         scores = (squad_v2_scores if version_2_with_negative else squad_scores)(texts, references)
         names = ("exact", "f1") if version_2_with_negative else ("exact_match", "f1")
         print(", ".join(f"{name} {scores[name]:.2f}" for name in names))
 
 
-def read_rows(path: str) -> pandas.DataFrame:
+def read_rows(path: str) -> Dataset:
     """Return the rows of a file, or "file" and "folder" of the pictures in a folder."""
-    if Path(path).is_dir():
-        paths = walk_files(Path(path))
-        files = [file for file in paths if is_image(file)]
-        rows = pandas.DataFrame({"file": map(str, files), "folder": [file.parent.name for file in files]})
-        if left_out := Counter(reason_left_out(file) for file in paths if not is_image(file)):
-            print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
-    else:
+    if not Path(path).is_dir():
         datasets.disable_progress_bars()
-        # As objects, integers beside missing values stay integers.
-        rows = pandas.DataFrame(read_files([path], lines=True, text_columns=None).to_list(), dtype=object)
-    if rows.empty:
-        raise InputError(f"There are no rows, or no pictures, in {path}.")
-    return rows
+        return read_files([path], lines=True, text_columns=None)
+    images, left_out = find_images(Path(path))
+    if left_out:
+        print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
+    return Dataset.from_dict({"file": list(map(str, images)), "folder": [image.parent.name for image in images]})
 
 
-def read_questions(path: str) -> pandas.DataFrame:
-    """Return the rows of a file, where SQuAD's nested json has one for each question."""
-    name = path.lower().removesuffix(".gz")
-    if not name.endswith((".jsonl", ".json")):
-        return read_rows(path)
-    try:
-        rows = pandas.read_json(path, lines=name.endswith(".jsonl"), dtype=False, convert_dates=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {first_line(error)}.") from error
-    if "data" in rows.columns:
-        parts = [part for article in rows["data"] for part in article.get("paragraphs", [article])]
-        rows = pandas.DataFrame([{**part, **row} for part in parts for row in part.pop("qas", [part])])
-    return rows
-
-
-def blank_rows(rows: pandas.DataFrame, columns: list[str]) -> list[int]:
-    """Return the numbers, from 0, of the rows without text in a column, or raise an InputError if one is missing."""
-    for column in columns:
-        if column not in rows:
-            raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
-        if rows[column].map(lambda value: isinstance(value, (list, dict))).any():
-            raise InputError(f"The column {column!r} holds lists, not texts: name another with --text_column_names.")
-    texts = rows[columns].fillna("").astype(str)
-    return [row for row, values in enumerate(texts.to_numpy()) if not all(map(str.strip, values))]
-
-
-def write(rows: pandas.DataFrame, results: list[list[tuple]], output: str):
+def write(rows: list[dict], results: list[list[tuple]], output: str):
     """Write the rows to a csv file, with two more columns for each rank of the results: the prediction, and its
     probability unless no result has one.
     """
+    # As objects, integers beside missing values stay integers.
+    table = pandas.DataFrame(rows, dtype=object)
     for rank in range(max(map(len, results))):
         suffix = f"_{rank + 1}" if rank else ""
         names, scores = zip(*(result[rank] if rank < len(result) else ("", math.nan) for result in results))
-        rows = rows.assign(**{f"prediction{suffix}": names})
+        table = table.assign(**{f"prediction{suffix}": names})
         if not all(map(math.isnan, scores)):
-            rows = rows.assign(**{f"probability{suffix}": pandas.Series(scores).round(4)})
-    rows.to_csv(output, index=False)
+            table = table.assign(**{f"probability{suffix}": pandas.Series(scores).round(4)})
+    table.to_csv(output, index=False)
     print(f"{sum(map(bool, results))} predictions are in {output}")

@@ -1,9 +1,10 @@
+import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from hf_gmlp.data.files import KNOWN_TEXT_COLUMNS, Access
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, REGRESSION, Labels
-from hf_gmlp.data.sentences import report_truncation, texts, tokenize, visible_columns
+from hf_gmlp.data.sentences import KNOWN_TEXT_COLUMNS, texts, tokenize, truncation_note, visible_columns
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import TASKS, GlueArguments, load_sentences
 
@@ -34,7 +35,6 @@ def rows(labels, columns=("sentence",)):
 
 
 def test_columns_of_glue_tasks_need_no_flag():
-    """`hf-gmlp predict` must not import the tasks, so it has a list of its own."""
     assert {task.columns for task in TASKS.values()} | {("text",)} == set(KNOWN_TEXT_COLUMNS)
     # A pair comes before its own "sentence".
     assert [len(columns) for columns in KNOWN_TEXT_COLUMNS] == [2, 2, 2, 2, 1, 1]
@@ -150,11 +150,15 @@ def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     ("content", "message", "options"),
     [
         (rows(["a"]), "no column 'gold', only sentence", {"label_column_name": "gold"}),
-        (rows(["a"]), "no column 'body'", {"text_column_names": ["body"]}),
-        (rows(["a", "b"]), "both text and label", {"text_column_names": ["label"]}),
+        (
+            rows(["a"]),
+            "Cannot take the text from body: the columns are sentence, label",
+            {"text_column_names": ["body"]},
+        ),
+        (rows(["a", "b"]), "text from label: .* the label is 'label'", {"text_column_names": ["label"]}),
         ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'", {}),
-        ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names", {}),
-        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text", {}),
+        ([{"body": "x", "to": "y", "label": 1}], "the columns are body, to, label.*--text_column_names", {}),
+        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' must hold text", {}),
     ],
 )
 def test_bad_columns_and_rows_are_refused(load, write, content, message, options):
@@ -165,7 +169,7 @@ def test_bad_columns_and_rows_are_refused(load, write, content, message, options
 def test_rows_without_text_are_counted(load, write, caplog):
     blank = [{"sentence": " ", "label": 0}, {"sentence": "", "label": 1}]
     load(train_file=write("t.jsonl", [*rows([0, 1]), *blank]))
-    assert "2 row(s) of the train data have no text in the column 'sentence'" in caplog.text
+    assert "2 row(s) of the train data have no text, such as row 3" in caplog.text
 
 
 def test_too_many_or_too_few_files_are_refused(load, write):
@@ -195,9 +199,8 @@ def test_pairs_have_the_input_of_bert_and_truncated_ones_are_counted(caplog):
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
-    with caplog.at_level("INFO"):
-        report_truncation({"train": encoded, "test": encoded.select([0])}, 8)
-    assert "train data with 8 tokens or more" in caplog.text and "1 of 2" in caplog.text and len(caplog.records) == 1
+    lengths = np.array([len(ids) for ids in encoded["input_ids"]])
+    assert "1 of 2 rows" in truncation_note(lengths, 8) and truncation_note(lengths[:1], 8) is None
 
 
 def test_training_rows_are_shuffled_before_they_are_limited(load, write):

@@ -1,11 +1,13 @@
 """Predictions for files and folders, compared with pipelines and QuestionAnswerer."""
 
+import bz2
 import json
 import re
 
 import numpy as np
 import pandas
 import pytest
+from datasets import Dataset
 from transformers import ViTImageProcessor, pipeline
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
@@ -102,9 +104,7 @@ def test_a_toeplitz_model_classifies_texts_longer_than_its_n(tmp_path, checkpoin
     for length in (8, None, 30):
         predict(checkpoint, long_texts, str(tmp_path / "out.csv"), max_seq_length=length)
         probabilities[length] = pandas.read_csv(tmp_path / "out.csv")["probability"].tolist()
-        message = (
-            f"with {length or 12} tokens or more, of which the first {length or 12} are used (--max_seq_length): 1 of 2"
-        )
+        message = f"1 of 2 rows have {length or 12} tokens or more, of which the first {length or 12} are used"
         assert (message in capsys.readouterr().out) == (length != 30)
     classify = pipeline("text-classification", checkpoint)
     extend_context(classify.model, classify.tokenizer, 64)
@@ -162,16 +162,21 @@ def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, per
     model.save_pretrained(tmp_path / "model")
     squad_tokenizer.save_pretrained(tmp_path / "model")
     nested, rows = squad(3), flat(squad(3))
-    for name, data in {"nested": nested, "flat": {"data": rows}, "rows": rows}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+    forms = {"nested.json": json.dumps(nested), "flat.json": json.dumps({"data": rows}), "rows.json": json.dumps(rows)}
+    forms |= {"lines.json": "\ufeff" + "\n".join(map(json.dumps, rows)), "nested.jsonl": forms["nested.json"]}
+    forms["indented.jsonl"] = json.dumps(rows, indent=1)
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "rows.json.bz2").write_bytes(bz2.compress(forms["rows.json"].encode()))
     pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     questions, contexts = ([row[name] for row in rows] for name in ("question", "context"))
     answers = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=3)
     # The answers in a CSV file are text, which is not compared.
-    for name, compared, top_k in (("nested.json", 1, 3), ("flat.json", 1, 3), ("rows.json", 1, 1), ("rows.csv", 0, 2)):
+    for name in (*forms, "rows.json.bz2", "rows.csv"):
+        compared, top_k = name != "rows.csv", {"rows.json": 1, "flat.json": 2}.get(name, 3)
         predict(str(tmp_path / "model"), str(tmp_path / name), str(tmp_path / "out.csv"), top_k=top_k, batch_size=4)
         table = pandas.read_csv(tmp_path / "out.csv")
-        assert ("exact_match" in capsys.readouterr().out) == bool(compared)
+        assert ("exact_match" in capsys.readouterr().out) == compared
         assert table["id"].tolist() == [row["id"] for row in rows]
         last = "prediction" if top_k == 1 else f"prediction_{top_k}"
         assert table.columns[-2] == last and table[last].tolist() == [ranked[top_k - 1]["answer"] for ranked in answers]
@@ -189,20 +194,20 @@ def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, per
 
 
 def test_the_label_column_is_recognized(text_config):
-    rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
+    rows = Dataset.from_dict({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
     model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
     # The first matching column is used. Numbers match only in a selected column or one called "label".
-    assert true_classes(model, rows).tolist() == ["good", ""]
-    assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
-    assert true_classes(model, rows, "gold").tolist() == ["fine", ""]
-    assert true_classes(model, rows[["stars", "text"]]) is None
+    assert true_classes(model, rows) == ("label", ["good", None])
+    assert true_classes(model, rows, "stars") == ("stars", ["bad", "fine"])
+    assert true_classes(model, rows, "gold") == ("gold", ["fine", None])
+    assert true_classes(model, rows.select_columns(["stars", "text"])) is None
     with pytest.raises(InputError, match="has the labels w2"):
         true_classes(model, rows, "text")
     # The usual names come first, and numbers that are names are not numbers of classes.
-    rows = pandas.DataFrame({"urgent": ["bad", "bad"], "category": ["good", "fine"]})
-    assert true_classes(model, rows).tolist() == ["good", "fine"]
+    rows = Dataset.from_dict({"urgent": ["bad", "bad"], "category": ["good", "fine"]})
+    assert true_classes(model, rows) == ("category", ["good", "fine"])
     stars = GMLPForSequenceClassification(text_config(id2label={0: "1", 1: "2", 2: "3"}))
-    assert true_classes(stars, pandas.DataFrame({"label": ["0", "1"]})) is None
+    assert true_classes(stars, Dataset.from_dict({"label": ["0", "1"]})) is None
     model.config.problem_type = "multi_label_classification"
     assert true_classes(model, rows) is None
 
@@ -223,8 +228,8 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("a,b\nx,y\n", {}, "--text_column_names: there are a, b"),
-        ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c', only a, b"),
+        ("a,b\nx,y\n", {}, "the columns are a, b.*--text_column_names"),
+        ("a,b\nx,y\n", {"text_column_names": ["c"]}, "the columns are a, b.*--text_column_names"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
         ("a,b,c\nx,y,z\n", {"text_column_names": ["a", "b", "c"]}, "one or two columns"),
         ("text,prediction\nx,y\n", {}, "column 'prediction'"),
@@ -234,7 +239,7 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
         ('text\n"x\n', {}, "cannot be read"),
-        ("a;b\nx;y\n", {}, "--text_column_names: there are a, b"),
+        ("a;b\nx;y\n", {}, "the columns are a, b.*--text_column_names"),
         ("text\ncaf\xe9\n", {}, "CSV UTF-8"),
     ],
 )
