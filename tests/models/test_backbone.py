@@ -90,6 +90,14 @@ def test_default_stages_follow_the_depth_and_are_not_saved(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path).out_features == ["stem", "stage2"]
 
 
+def test_a_backbone_does_not_change_the_config_of_its_caller(vision_config):
+    config = vision_config(num_hidden_layers=2)
+    assert GMLPVisionBackbone(config).out_features == ["stage2"]
+    for layers in (3, 1):
+        config.num_hidden_layers = layers
+        assert GMLPVisionBackbone(config).out_features == [f"stage{layers}"]
+
+
 def test_upernet_segments_with_the_backbone(vision_config, tmp_path):
     config = UperNetConfig(
         backbone_config=vision_config(out_indices=[0, 1, 2]),

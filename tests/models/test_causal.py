@@ -1,6 +1,7 @@
 """Tokens of causal models do not depend on later ones, and caches and padding do not change generated texts."""
 
 import copy
+import inspect
 from itertools import pairwise
 
 import pytest
@@ -202,6 +203,28 @@ def test_a_text_ends_at_n(causal_model, random_ids, monkeypatch):
     grown = model.generate(ids, max_new_tokens=15, do_sample=False)
     assert grown.shape == (2, 20) and torch.equal(grown[:, :12], text)
     assert torch.equal(grown, model.generate(ids, max_new_tokens=15, do_sample=False, use_cache=False))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_a_static_cache_may_be_larger_than_n(causal_model, random_ids, toeplitz):
+    model = causal_model(n=12, toeplitz=toeplitz).double()
+    ids, cache = random_ids(2, 12), StaticCache(config=model.config, max_cache_len=64)
+    parts = [model(ids[:, i : i + 6], past_key_values=cache).logits for i in (0, 6)]
+    torch.testing.assert_close(torch.cat(parts, 1), model(ids).logits)
+    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
+        model(ids[:, :1], past_key_values=cache)
+
+
+def test_overrides_of_the_library_exist_there():
+    """Private methods and attributes of transformers may be renamed: an override would then be ignored in silence."""
+    for name in modeling_gmlp.__all__:
+        model_class = getattr(modeling_gmlp, name)
+        bases = [base for base in model_class.__mro__ if base.__module__ != modeling_gmlp.__name__]
+        source = inspect.getsource(model_class)
+        for attribute in vars(model_class):
+            if attribute.startswith("_") and not attribute.startswith("__") and attribute in source:
+                assert any(hasattr(base, attribute) for base in bases), f"{name}.{attribute}"
 
 
 def test_the_caller_s_config_stays_unchanged(text_config):

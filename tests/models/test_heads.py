@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_gmlp import GMLPConfig, GMLPForSequenceClassification, GMLPModel
+from hf_gmlp import GMLPConfig, GMLPForQuestionAnswering, GMLPForSequenceClassification, GMLPModel
 from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
 
 POOLINGS = ["cls", "mean", "max"]
@@ -68,6 +68,18 @@ def test_losses_keep_double_precision(text_config, dtype, expected):
         config.problem_type = kind
         assert classification_loss(values, logits, config).dtype == expected
     assert classification_loss(labels, logits, text_config()).dtype == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_loss_of_question_answering_is_precise(text_config, perturbed_model, random_ids, dtype):
+    model, ends = perturbed_model(GMLPForQuestionAnswering, text_config()).to(dtype), torch.tensor([3, 4])
+    output = model(random_ids(2, 6), start_positions=ends - 2, end_positions=ends)
+    precise = torch.promote_types(dtype, torch.float32)
+    assert output.loss.dtype == precise and output.start_logits.dtype == dtype
+    losses = [
+        F.cross_entropy(x.to(precise), y) for x, y in ((output.start_logits, ends - 2), (output.end_logits, ends))
+    ]
+    torch.testing.assert_close(output.loss, sum(losses) / 2)
 
 
 def test_older_checkpoints_pool_the_first_token():

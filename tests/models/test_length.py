@@ -5,6 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, pipeline
 
@@ -32,18 +35,26 @@ def small_blocks(monkeypatch, request):
     monkeypatch.setattr(modeling_gmlp, "banded_loop", getattr(modeling_gmlp, request.param))
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("reach, length", [(1, 9), (3, 13), (3, 24), (5, 40)])
+@pytest.mark.parametrize("reach, length", [(1, 9), (3, 13), (3, 24), (5, 40), (12, 40)])
 @pytest.mark.parametrize("heads", [1, 2, 6])
-def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, length, heads, is_causal):
-    """Outputs and gradients agree; with as many heads as channels, the product is a convolution."""
+def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, length, heads, is_causal, packed):
+    """Outputs and gradients agree, and documents of a row do not see each other. With as many heads as channels, the
+    product is a convolution. The last length is too short for blocks."""
     projection = make_projection(48, heads, toeplitz=True, reach=reach, dtype=torch.double)
     v = torch.randn(2, length, 6, dtype=torch.double, requires_grad=True)
     weight, bias = projection.weight.view(heads, -1), projection.bias.view(heads, -1)[:, :length]
     matrices = torch.stack([banded_matrix(w, length) for w in weight])
     matrices = matrices.tril() if is_causal else matrices
-    expected = torch.einsum("hij,bjhc->bihc", matrices, v.unflatten(2, (heads, -1))) + bias.T[:, :, None]
-    actual, weights = projection(v, Positions(is_causal)), torch.randn(2, length, 6, dtype=torch.double)
+    documents = None
+    masks = torch.ones(2, 1, length, length, dtype=torch.double)
+    if packed:
+        documents = (torch.rand(2, length) < 0.3).long().cumsum(-1)
+        masks = (documents[:, None, :, None] == documents[:, None, None]).double()
+    expected = torch.einsum("bhij,bjhc->bihc", matrices * masks, v.unflatten(2, (heads, -1))) + bias.T[:, :, None]
+    actual = projection(v, Positions(is_causal, documents=documents))
+    weights = torch.randn(2, length, 6, dtype=torch.double)
     torch.testing.assert_close(actual, expected.flatten(2), rtol=1e-10, atol=1e-10)
     parameters = [*projection.parameters(), v]
     gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (actual, expected.flatten(2))]
@@ -152,6 +163,20 @@ def test_exported_for_any_batch_and_length(perturbed_model, text_config, random_
         assert_close(actual, expected, depth=2)
 
 
+@pytest.mark.parametrize("heads", [1, 6])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_no_other_form_of_output(heads, dtype, monkeypatch):
+    """Under autocast, all forms return half precision. On a CPU, oneDNN may hang in a convolution of float16."""
+    projection, v = make_projection(300, heads, toeplitz=True, reach=4), torch.randn(2, 280, 6)
+    expected = projection(v)
+    if dtype == torch.float16:
+        monkeypatch.setattr(F, "conv1d", None)
+    with torch.autocast("cpu", dtype):
+        actual = projection(v)
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.float(), expected, rtol=0.05, atol=0.1)
+
+
 def test_the_matrix_is_cast_before_it_is_expanded(perturbed_model, text_config, random_ids, monkeypatch):
     """Autocast would copy an expanded W for each row of the batch."""
     model, strides, product = perturbed_model(GMLPModel, text_config()), [], torch.baddbmm
@@ -172,6 +197,30 @@ def test_the_cost_of_a_token_does_not_grow_with_the_length():
                 projection(torch.empty(1, length, 8))
             counts.append(counter.get_total_flops() / length)
     assert counts[1] < 1.05 * counts[0]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The largest number of elements of any tensor that an operator returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(output) if torch.is_tensor(x)]
+        self.size = max([self.size, *(x.untyped_storage().size() // x.element_size() for x in tensors)])
+        return output
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@torch.no_grad()
+def test_packed_rows_have_no_tensor_of_all_pairs(small_blocks, perturbed_model, text_config, random_ids, is_causal):
+    """For texts of 600 tokens, whether documents have 7 tokens each or all belong to one."""
+    config = text_config(max_position_embeddings=600, spatial_reach=5, is_causal=is_causal)
+    model, ids = perturbed_model(GMLPModel, config), random_ids(2, 600)
+    for position_ids in (torch.arange(600)[None], (torch.arange(600) % 7).expand(2, -1)):
+        with LargestTensor() as largest:
+            model(ids, position_ids=position_ids)
+        assert largest.size < 600 * 600 / 4
 
 
 def test_extend_context_lets_a_pipeline_accept_longer_texts(perturbed_model, text_config, word_tokenizer):

@@ -270,6 +270,7 @@ def test_multiple_choice_scores_each_choice_separately(text_config, perturbed_mo
     mask[0, 1, 5:] = 0
     logits = model(ids, mask, segments).logits
     assert logits.shape == (2, 3)
+    assert torch.equal(model(ids, mask, segments, position_ids=torch.arange(9)[None]).logits, logits)
     for row in range(2):
         for choice in range(3):
             inputs = [tensor[row : row + 1, choice : choice + 1] for tensor in (ids, mask, segments)]

@@ -35,11 +35,43 @@ def project_in_a_loop(projection, v, rows, seen):
         ({"position_ids": torch.arange(6)[None] + 1, "use_cache": True}, "use_cache=False"),
         ({"position_ids": torch.arange(6)[None] - 20, "use_cache": True}, "use_cache=False"),
         ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]]), "past_key_values": DynamicCache()}, "use_cache=False"),
+        ({"input_ids": torch.arange(6)}, r"\[batch, tokens\].*\(6,\)"),
+        ({"input_ids": torch.ones(1, 0, dtype=torch.long)}, "at least one token"),
     ],
 )
 def test_wrong_positions_are_refused(perturbed_model, text_config, random_ids, inputs, message):
     with pytest.raises(ValueError, match=message):
-        perturbed_model(GMLPModel, text_config(is_causal=True))(random_ids(1, 6), **inputs)
+        perturbed_model(GMLPModel, text_config(is_causal=True))(**{"input_ids": random_ids(1, 6)} | inputs)
+
+
+@torch.no_grad()
+def test_a_packed_row_does_not_change_its_batch_mates(perturbed_model, text_config, random_ids):
+    """Without `mask_padding`, padding stays visible in rows of one document, beside a row of two."""
+    model = perturbed_model(GMLPModel, text_config(mask_padding=False, attention_size=8)).double()
+    ids, mask = random_ids(2, 8), torch.tensor([[1] * 6 + [0] * 2] * 2)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 0, 1, 2, 3, 4]])
+    output = model(ids, mask, position_ids=positions).last_hidden_state
+    for row in range(2):
+        rows = (x[row : row + 1] for x in (ids, mask, positions))
+        alone = model(*(next(rows), next(rows)), position_ids=next(rows)).last_hidden_state
+        torch.testing.assert_close(output[row, :6], alone[0, :6], rtol=1e-10, atol=1e-10)
+    # Padding changes the first row, but not the second.
+    hidden = model(ids[:, :6], position_ids=positions[:, :6]).last_hidden_state
+    assert (output[0, :6] - hidden[0]).abs().max() > 0.01
+    torch.testing.assert_close(output[1, :6], hidden[1], rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_counting_real_tokens_removes_the_hidden_ones(perturbed_model, text_config, random_ids):
+    """The positions of `cumsum` are those of the remaining tokens; by default, tokens keep their distances."""
+    model = perturbed_model(GMLPModel, text_config(attention_size=8)).double()
+    ids, mask = random_ids(1, 8), torch.tensor([[1, 1, 1, 0, 0, 1, 1, 1]])
+    counted = model(ids, mask, position_ids=mask.cumsum(-1) - 1).last_hidden_state[mask == 1]
+    removed = model(ids[mask == 1][None]).last_hidden_state[0]
+    torch.testing.assert_close(counted, removed, rtol=1e-10, atol=1e-10)
+    indices = model(ids, mask, position_ids=torch.arange(8)[None]).last_hidden_state[mask == 1]
+    torch.testing.assert_close(indices, model(ids, mask).last_hidden_state[mask == 1], rtol=1e-10, atol=1e-10)
+    assert (indices - removed).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -156,10 +156,13 @@ def sample_row(rng, n, packed):
 
 def sample_positions(rng, n, documents):
     """Return increasing positions for the tokens of each document. The first is at most the last of the previous
-    document, so that a new document begins."""
-    rows, last = [], n
+    document, so that a new document begins. In every second row, positions differ as indices do."""
+    rows, last, has_gaps = [], n, rng.random() < 0.5
     for document in documents:
         row = sorted(rng.sample(range(n), len(document)))
+        if not has_gaps:
+            start = rng.randint(0, min(last, n - 1 - (document[-1] - document[0])))
+            row = [start + i - document[0] for i in document]
         row[0] = min(row[0], last)
         rows.append(row)
         last = row[-1]

@@ -1,0 +1,69 @@
+"""Models spread over several GPUs, as by `device_map="auto"`, with fake tensors, which check devices without a GPU."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from hf_gmlp import (
+    GMLPForCausalLM,
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPForMultipleChoice,
+    GMLPForQuestionAnswering,
+    GMLPForSequenceClassification,
+    GMLPForTokenClassification,
+)
+
+from .helpers import labeled_batch
+
+TEXT_HEADS = [GMLPForMaskedLM, GMLPForCausalLM, GMLPForMultipleChoice, GMLPForQuestionAnswering]
+TEXT_HEADS += [GMLPForSequenceClassification, GMLPForTokenClassification]
+POOLED = [GMLPForMultipleChoice, GMLPForSequenceClassification]
+CASES = [(head, {}) for head in (*TEXT_HEADS, GMLPForImageClassification)]
+CASES += [(head, {"pooling": pooling}) for head in POOLED for pooling in ("mean", "max")]
+CASES += [(GMLPForSequenceClassification, {"is_causal": True}), (GMLPForMaskedLM, {"sparse_prediction": True})]
+
+
+def spread(model):
+    """Put the embeddings and blocks on one GPU, and all other modules on another, where their inputs are moved."""
+    first = [model.base_model.embeddings, model.base_model.layers]
+    on_first = {id(parameter) for module in first for parameter in module.parameters()}
+    for module in model.modules():
+        for name, x in list(module.named_parameters(recurse=False)):
+            device = "cuda:0" if id(x) in on_first else "cuda:1"
+            setattr(module, name, torch.nn.Parameter(torch.empty(x.shape, device=device)))
+
+    def move(module, args, kwargs):
+        return tree_map_only(torch.Tensor, lambda x: x.to("cuda:1"), (args, kwargs))
+
+    modules = [*model.children(), *model.base_model.children()]
+    for module in modules:
+        if module is not model.base_model and module not in first:
+            module.register_forward_pre_hook(move, with_kwargs=True)
+    return model
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("labeled", [False, True])
+@pytest.mark.parametrize("model_class, fields", CASES)
+def test_every_head_can_be_spread(text_config, vision_config, model_class, fields, masked, labeled):
+    is_image = model_class is GMLPForImageClassification
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        config = (vision_config if is_image else text_config)(attention_size=8, tie_word_embeddings=False, **fields)
+        model = spread(model_class(config)).train()
+        inputs = labeled_batch(model_class)
+        if masked and "input_ids" in inputs:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        elif not masked:
+            inputs.pop("attention_mask", None)
+        if not labeled:
+            inputs = {
+                name: x for name, x in inputs.items() if name not in ("labels", "start_positions", "end_positions")
+            }
+        # The number of labels, a shape in sparse prediction, is unknown without values.
+        if labeled and fields.get("sparse_prediction"):
+            inputs["masked_positions"] = torch.zeros(4, 3, dtype=torch.long)
+        output = model(**{name: x.to("cuda:0") for name, x in inputs.items()})
+        for name, value in output.items():
+            assert value.device == torch.device("cuda:1"), name
