@@ -148,7 +148,11 @@ def find_positions(
             # Read all values at once, since that waits for the device.
             values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
             lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
-            check_range(lowest, highest, n)
+            if lowest < 0 or highest >= n:
+                raise ValueError(
+                    f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values "
+                    f"from {lowest} to {highest}."
+                )
             documents, has_entries = documents if last else None, bool(has_entries or any_gap)
         if documents is not None and has_entries:
             is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
@@ -216,14 +220,6 @@ def check_length(length: int, n: int):
             f"The sequences have {length} tokens, more than the maximum of {n} (`config.max_position_embeddings`). "
             f"Truncate them, or extend the model with `model.resize_position_embeddings({length})`; a Toeplitz W needs "
             f"no training for that."
-        )
-
-
-def check_range(lowest: int, highest: int, n: int):
-    if lowest < 0 or highest >= n:
-        raise ValueError(
-            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values from "
-            f"{lowest} to {highest}."
         )
 
 
@@ -362,12 +358,7 @@ class SpatialProjection(nn.Module):
     """
 
     def __init__(
-        self,
-        length: int,
-        toeplitz: bool,
-        heads: int = 1,
-        grid: tuple[int, int] | None = None,
-        reach: int | None = None,
+        self, length: int, toeplitz: bool, heads: int = 1, grid: tuple[int, int] | None = None, reach: int | None = None
     ):
         super().__init__()
         self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
@@ -400,19 +391,16 @@ class SpatialProjection(nn.Module):
         weight = self.weight if self.heads > 1 else self.weight[None]
         if self.grid is not None:
             return grid_matrix(weight)
-        if not self.toeplitz:
+        if self.toeplitz:
+            # A packed row may be longer than n, but `torch.export` would refuse to compare the two. Without one more
+            # zero than needed, it would refuse a length for which a slice is the complete weight.
+            n = n if is_exporting() else max(n, length)
+            weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
+            rows = toeplitz_rows(weight[:, n - length : n + length - 1 - start], length - start)
+        else:
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
-            return rows.tril(start) if is_causal else rows
-        # A packed row may be longer than n, but `torch.export` would refuse to compare the two. Without one more zero
-        # than needed, it would refuse a length for which a slice is the complete weight.
-        n = n if is_exporting() else max(n, length)
-        weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
-        if is_causal:
-            weight = F.pad(weight[:, n - length : n], (0, length - 1 - start))
-        else:
-            weight = weight[:, n - length : n + length - 1 - start]
-        return toeplitz_rows(weight, length - start)
+        return rows.tril(start) if is_causal else rows
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
         """Return W v + b [B, m, E] for v [B, t, E], which must be zero at padding. Head h applies to the h-th of H
@@ -499,9 +487,7 @@ class SpatialProjection(nn.Module):
         self.set_parameters(interpolate(weight.mT).mT.contiguous(), interpolate(self.bias))
 
     def extra_repr(self) -> str:
-        return (
-            f"length={self.length}, toeplitz={self.toeplitz}, reach={self.reach}, heads={self.heads}, grid={self.grid}"
-        )
+        return f"n={self.length}, k={self.reach}, toeplitz={self.toeplitz}, heads={self.heads}, grid={self.grid}"
 
 
 class SpatialGatingUnit(nn.Module):
@@ -511,14 +497,11 @@ class SpatialGatingUnit(nn.Module):
         super().__init__()
         self.config = config
         self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
-        self.proj = SpatialProjection(
-            config.max_position_embeddings,
-            config.toeplitz,
-            config.spatial_heads,
-            # Only image configs have a grid, and only text configs a reach.
-            grid=getattr(config, "grid_size", None) if config.toeplitz else None,
-            reach=getattr(config, "spatial_reach", None),
-        )
+        # Only image configs have a grid, and only text configs a reach.
+        grid, reach = getattr(config, "grid_size", None), getattr(config, "spatial_reach", None)
+        grid = grid if config.toeplitz else None
+        n, heads = config.max_position_embeddings, config.spatial_heads
+        self.proj = SpatialProjection(n, config.toeplitz, heads, grid, reach)
 
     def forward(
         self,
@@ -708,6 +691,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     input_modalities = ("text",)
     supports_gradient_checkpointing = True
+    _input_embed_layer = "word_embeddings"
     _no_split_modules = ["GMLPBlock"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -785,12 +769,6 @@ class GMLPModel(GMLPPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.pooler = GMLPPooler(config) if add_pooling_layer else None
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding):
-        self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
     @capture_outputs
@@ -1132,7 +1110,6 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = GMLPModel(config)
         self.dropout = nn.Dropout(config.classifier_rate)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -1210,7 +1187,6 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.dropout = nn.Dropout(config.classifier_rate)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -1339,6 +1315,7 @@ class GMLPPatchEmbeddings(nn.Module):
 class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     config: GMLPVisionConfig
     main_input_name = "pixel_values"
+    _input_embed_layer = "projection"
     input_modalities = ("image",)
 
     # The number of tokens follows from the size of the images.
@@ -1351,12 +1328,11 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         continue training.
 
         Raises:
-            TypeError, ValueError: If the new size is not a multiple of the patch size. Then nothing changes.
+            TypeError, StrictDataclassError: If the size is not a multiple of the patch size. Then nothing changes.
         """
         old_grid, new_config = self.config.grid_size, copy.deepcopy(self.config)
-        sides = image_size if isinstance(image_size, list | tuple) else [image_size]
-        new_size = [operator.index(side) for side in sides]
-        new_config.image_size = new_size if isinstance(image_size, list | tuple) else new_size[0]
+        is_pair = isinstance(image_size, list | tuple)
+        new_config.image_size = [operator.index(x) for x in image_size] if is_pair else operator.index(image_size)
         new_config.validate()
         self.config.image_size = new_config.image_size
         for projection in self.spatial_projections():
@@ -1376,9 +1352,6 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
         self.add_pooling_layer = add_pooling_layer
         self.pooler = GMLPPooler(config) if add_pooling_layer and config.pooling == "cls" else None
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.projection
 
     @merge_with_config_defaults
     @capture_outputs
@@ -1407,7 +1380,6 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
 
     def __init__(self, config: GMLPVisionConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = GMLPVisionModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
