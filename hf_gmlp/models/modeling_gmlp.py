@@ -1331,8 +1331,9 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
             TypeError, StrictDataclassError: If the size is not a multiple of the patch size. Then nothing changes.
         """
         old_grid, new_config = self.config.grid_size, copy.deepcopy(self.config)
-        is_pair = isinstance(image_size, list | tuple)
-        new_config.image_size = [operator.index(x) for x in image_size] if is_pair else operator.index(image_size)
+        sides = image_size if isinstance(image_size, list | tuple) else [image_size]
+        height, *width = (operator.index(side) for side in sides)
+        new_config.image_size = [height, *width] if width else height
         new_config.validate()
         self.config.image_size = new_config.image_size
         for projection in self.spatial_projections():
