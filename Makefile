@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 ON_TWO_CORES := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
 # The tests of `make portable`. torch, oneDNN and MKL each choose their instructions, which differ in rounding.
-NUMBERS := tests/test_numerics.py tests/models tests/tools/conversion tests/paper/test_toeplitz.py \
+NUMBERS := tests/test_numerics.py tests/models tests/tools/test_conversion.py tests/paper/test_toeplitz.py \
 	tests/training/test_trainer.py tests/test_adapt.py tests/tools/test_question_answering.py tests/paper/test_models.py \
 	-k "not inductor"
 SSE4 := ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2

@@ -159,7 +159,7 @@ def convert_arguments(parser: ArgumentParser):
         conversion.add_argument("source", help="file of weights, or for timm also the name of a model to download")
         conversion.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")
         conversion.add_argument("--license", help="identifier of the license of the weights, for the card")
-        conversion.set_defaults(function=tool(f"tools.conversion.{name}", f"convert_{name}"))
+        conversion.set_defaults(function=tool("tools.conversion", f"convert_{name}"))
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
 
 

@@ -60,10 +60,9 @@ def values_of(system: System) -> tuple[torch.Tensor, torch.Tensor]:
 
 def converted(name: str, peer: nn.Module) -> nn.Module | None:
     """Return an hf_gmlp model with the weights of a peer, or None if the peer is not a gMLP."""
-    from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
-    from hf_gmlp.tools.conversion.timm import model_from_timm
+    from hf_gmlp.tools.conversion import model_from_lucidrains, model_from_timm
 
     weights = {key: value.cpu() for key, value in peer.state_dict().items()}
     if name == TIMM:
         return model_from_timm(weights)
-    return model_from_lucidrains(weights)[0] if name == LUCIDRAINS else None
+    return model_from_lucidrains(weights) if name == LUCIDRAINS else None

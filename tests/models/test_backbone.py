@@ -16,10 +16,10 @@ from transformers import (
 from transformers.models.auto import auto_factory
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig
-from hf_gmlp.tools.conversion.timm import model_from_timm
+from hf_gmlp.tools.conversion import model_from_timm
 
 from ..numerics import assert_close
-from ..tools.conversion.test_timm import perturb
+from ..tools.test_conversion import perturb
 
 
 def maps(hidden_states, config):

@@ -17,7 +17,7 @@ from .run import ROOT, call, check_disk, end_early
 # The versions of these two must match.
 TORCH = ("torch", "torchvision")
 TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
-TESTS += ("tests/tools/conversion", "tests/paper/test_models.py", "tests/training/test_trainer.py")
+TESTS += ("tests/tools/test_conversion.py", "tests/paper/test_models.py", "tests/training/test_trainer.py")
 TESTS += ("tests/data/test_images.py", "tests/tasks/test_glue.py")
 
 

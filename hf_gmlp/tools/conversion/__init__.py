@@ -1,1 +1,0 @@
-"""Conversions from checkpoints of other projects, with one module for each project."""
