@@ -1,0 +1,155 @@
+"""Classifiers on frozen sentence embeddings, compared with scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from scipy.special import log_expit
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+from transformers import DataCollatorWithPadding
+
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
+from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks import frozen
+
+from ..samples import WORDS, documents, word_tokenizer
+
+OUTPUTS = {ONE_CLASS: 3, CLASSES: 3, REGRESSION: 1}
+
+
+def sample(problem_type, rows=60, classes=3, seed=0):
+    """Return inputs [rows, 8], labels, and a fold of each row."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.standard_normal((rows, 8))
+    scores = inputs @ rng.standard_normal((8, classes)) + rng.standard_normal((rows, classes))
+    labels = {ONE_CLASS: scores.argmax(1), CLASSES: (scores > 0).astype(float), REGRESSION: scores[:, 0]}
+    return inputs, labels[problem_type], np.arange(rows) % 5
+
+
+@pytest.mark.parametrize("problem_type", [ONE_CLASS, CLASSES, REGRESSION])
+def test_logits_are_those_of_scikit_learn(problem_type, monkeypatch):
+    monkeypatch.setattr(frozen, "STRENGTHS", (0.5,))
+    inputs, labels, folds = sample(problem_type)
+    model = {
+        ONE_CLASS: LogisticRegression(C=0.5),
+        CLASSES: OneVsRestClassifier(LogisticRegression(C=0.5)),
+        REGRESSION: Ridge(2.0),
+    }[problem_type]
+    classifier = frozen.fit_classifier(inputs, labels, folds, problem_type, OUTPUTS[problem_type])
+    score = "predict" if problem_type == REGRESSION else "decision_function"
+    expected = getattr(model.fit(inputs, labels), score)(inputs).reshape(len(inputs), -1)
+    np.testing.assert_allclose(inputs @ classifier.weight.T + classifier.bias, expected, atol=1e-3)
+    # The logits of a fold are those of a model that was fitted to the other folds.
+    model.fit(inputs[folds != 2], labels[folds != 2])
+    expected = getattr(model, score)(inputs[folds == 2]).reshape(12, -1)
+    np.testing.assert_allclose(classifier.logits[folds == 2], expected, atol=1e-3)
+
+
+def test_two_classes_share_the_coefficients():
+    inputs, labels, folds = sample(ONE_CLASS, classes=2)
+    classifier = frozen.fit_classifier(inputs, labels, folds, ONE_CLASS, 2)
+    np.testing.assert_allclose(classifier.weight[0], -classifier.weight[1])
+    np.testing.assert_allclose(classifier.bias[0], -classifier.bias[1])
+    assert ((inputs @ classifier.weight.T + classifier.bias).argmax(1) == labels).mean() > 0.75
+
+
+@pytest.mark.parametrize("problem_type", [ONE_CLASS, REGRESSION])
+def test_the_strength_is_the_best_on_other_folds(problem_type, monkeypatch):
+    inputs, labels, folds = sample(problem_type, seed=1)
+    chosen = frozen.fit_classifier(inputs, labels, folds, problem_type, OUTPUTS[problem_type])
+    losses, classifiers = [], []
+    for strength in frozen.STRENGTHS:
+        monkeypatch.setattr(frozen, "STRENGTHS", (strength,))
+        classifiers.append(frozen.fit_classifier(inputs, labels, folds, problem_type, OUTPUTS[problem_type]))
+        logits = classifiers[-1].logits
+        if problem_type == REGRESSION:
+            losses.append(np.square(logits[:, 0] - labels).mean())
+        else:
+            # A temperature of any size is allowed for.
+            scaled = torch.from_numpy(logits) / torch.linspace(0.05, 20, 2000)[:, None, None]
+            right = scaled.log_softmax(-1)[:, torch.arange(60), torch.from_numpy(labels)]
+            losses.append(-float(right.mean(1).max()))
+    assert np.ptp(losses) > 0.01
+    np.testing.assert_array_equal(chosen.weight, classifiers[np.argmin(losses)].weight)
+
+
+def test_balanced_classes_have_equal_weight():
+    inputs, labels, folds = sample(ONE_CLASS, classes=2, rows=200)
+    keep = np.flatnonzero((labels == 0) | (np.arange(200) % 10 == 0))
+    fits = [frozen.fit_classifier(inputs[keep], labels[keep], folds[keep], ONE_CLASS, 2, x) for x in (False, True)]
+    plain, balanced = ((inputs @ fit.weight.T + fit.bias).argmax(1).mean() for fit in fits)
+    assert balanced > plain
+
+
+def test_classes_that_a_fold_lacks_are_improbable():
+    inputs, labels, folds = sample(ONE_CLASS)
+    labels[:] = np.minimum(labels, 1)
+    labels[7] = 2
+    classifier = frozen.fit_classifier(inputs, labels, folds, ONE_CLASS, 4)
+    assert np.isfinite(classifier.logits).all() and classifier.logits[7].argmax() != 2
+    # The fourth class is in no row.
+    assert (inputs @ classifier.weight.T + classifier.bias)[:, 3].max() < 0
+    several = np.stack([labels == 0, np.zeros(60), np.ones(60)], axis=1).astype(float)
+    classifier = frozen.fit_classifier(inputs, several, folds, CLASSES, 3)
+    np.testing.assert_allclose(classifier.weight[1:], 0)
+    np.testing.assert_allclose(log_expit(classifier.bias[1:]), np.log([1 / 62, 61 / 62]), atol=1e-6)
+
+
+def tiny(architecture="GMLPModel"):
+    sizes = {"vocab_size": 5 + len(WORDS), "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+    return GMLPConfig(**sizes, max_position_embeddings=32, pooling="mean", architectures=[architecture])
+
+
+def test_the_classifier_reads_the_embeddings():
+    torch.manual_seed(0)
+    model = GMLPForSequenceClassification(tiny()).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    tokenizer = word_tokenizer(WORDS)
+    texts = documents([3, 9, 1, 20, 5])
+    rows = Dataset.from_list([dict(tokenizer(text)) | {"labels": 0} for text in texts])
+    inputs = frozen.embed(model, rows, DataCollatorWithPadding(tokenizer), 2)
+    with torch.no_grad():
+        expected = [model.model(**tokenizer(text, return_tensors="pt")).pooler_output[0] for text in texts]
+    np.testing.assert_allclose(inputs, torch.stack(expected), atol=1e-5)
+    frozen.set_classifier(model, frozen.Classifier(np.eye(2, 16), np.array([0.5, -0.5]), np.empty(0)))
+    with torch.no_grad():
+        logits = model(**tokenizer(texts[3], return_tensors="pt")).logits[0]
+    np.testing.assert_allclose(logits, inputs[3, :2] + [0.5, -0.5], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"fine_tune": True}, False),
+        ({"rows": 65}, False),
+        ({"rows": 65, "fine_tune": False}, True),
+        ({"architecture": "GMLPForMaskedLM"}, False),
+        ({"pair": True}, False),
+        ({"pair": True, "fine_tune": False}, True),
+        ({"soft": True}, False),
+        ({"architecture": "GMLPForMaskedLM", "fine_tune": False}, "without trained sentence embeddings"),
+        ({"soft": True, "fine_tune": False}, "probabilities"),
+    ],
+)
+def test_few_rows_freeze_a_sentence_encoder(changes, expected):
+    case = {"rows": 64, "fine_tune": None, "architecture": "GMLPModel", "pair": False, "soft": False} | changes
+    columns = {"sentence1": ["text"] * 2 * case["rows"]} | (
+        {"sentence2": ["text"] * 2 * case["rows"]} if case["pair"] else {}
+    )
+    columns["labels"] = [[0.5, 0.5] if case["soft"] else i % 2 for i in range(2 * case["rows"])]
+    arguments = (
+        tiny(case["architecture"]),
+        Labels(["a", "b"], ONE_CLASS),
+        Dataset.from_dict(columns),
+        case["fine_tune"],
+    )
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            frozen.should_freeze(*arguments)
+    else:
+        assert frozen.should_freeze(*arguments) is expected
