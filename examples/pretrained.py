@@ -4,15 +4,19 @@
 
 PROSE holds books and film reviews, gzipped JSON lines with a column "text": books_train.jsonl.gz, books_more,
 books_validation, and the same of reviews. SST2 holds train.jsonl and validation.jsonl with the columns "sentence" and
-"label". The steps are: a tokenizer; masked language modeling on sequences of 128 tokens (`mlm`), and then of 1,024
-(`long`, published as `amlp-mini`); starting from `mlm`, training on single sentences of the reviews, each
-labeled with the opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the
-reviews, the mean probabilities of the teachers and tf-idf; and students trained on them (`amlp-mini-sst2`). Both
-models are copied in half precision. When the command is repeated, it skips finished steps and resumes an interrupted
-one. Other flags go to all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
+"label". Reviews whose hashes are in imdb_test.txt, from the test split of the Large Movie Review Dataset, are left out,
+so that the models can be evaluated on them; the published models were trained before that.
+
+The steps are: a tokenizer; masked language modeling on sequences of 128 tokens (`mlm`), and then of 1,024 (`long`,
+published as `amlp-mini`); starting from `mlm`, training on single sentences of the reviews, each labeled with the
+opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the reviews, the mean
+probabilities of the teachers and tf-idf; and students trained on them (`amlp-mini-sst2`). Both models are copied in
+half precision. When the command is repeated, it skips finished steps and resumes an interrupted one. Other flags go to
+all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
 """
 
 import argparse
+import hashlib
 import json
 import random
 import re
@@ -54,6 +58,8 @@ def main():
         part: [str(args.prose / f"{kind}_{part}.jsonl.gz") for kind in ("books", "reviews")]
         for part in ("train", "more", "validation")
     }
+    for part in ("train", "more"):
+        prose[part][1] = str(leave_out_test_reviews(prose[part][1], output / f"reviews_{part}.jsonl"))
 
     def run(script: str, recipe: str, name: str, *own_flags: object):
         finished = "summary.json" if script == "run_glue.py" else "all_results.json"
@@ -92,6 +98,20 @@ def main():
     print(f"Accuracy of the students: {students['metrics']['eval_accuracy']}")
     halve(output / "long", output / "amlp-mini")
     halve(output / "students" / "seed-1", output / "amlp-mini-sst2")
+
+
+def fingerprint(text: str) -> str:
+    """Return a hash of the words of a text."""
+    words = re.findall(r"\w+", text.replace("<br />", " ").lower())
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:10]
+
+
+def leave_out_test_reviews(file: str, path: Path) -> Path:
+    """Write the reviews of a file whose fingerprint is not in imdb_test.txt, and return the path."""
+    if not path.is_file():
+        left_out = set(Path(__file__).with_name("imdb_test.txt").read_text(encoding="utf-8").split())
+        write_rows(path, [{"text": text} for text in read_texts([file]) if fingerprint(text) not in left_out])
+    return path
 
 
 def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):

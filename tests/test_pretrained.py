@@ -122,3 +122,12 @@ def test_copies_are_stored_in_half_precision(folder):
     for name, weight in model.named_parameters():
         torch.testing.assert_close(half.get_parameter(name), weight.half().float())
     assert (folder / "half" / "README.md").read_text() == "A card." and AutoTokenizer.from_pretrained(folder / "half")
+
+
+def test_reviews_of_a_test_split_are_left_out(tmp_path, monkeypatch):
+    reviews = ["A film.<br /><br />It ends!", "Another film."]
+    (tmp_path / "reviews.jsonl").write_text("".join(json.dumps({"text": review}) + "\n" for review in reviews))
+    (tmp_path / "imdb_test.txt").write_text(pretrained.fingerprint("a film it ends") + "\n")
+    monkeypatch.setattr(pretrained, "__file__", str(tmp_path / "pretrained.py"))
+    path = pretrained.leave_out_test_reviews(str(tmp_path / "reviews.jsonl"), tmp_path / "left.jsonl")
+    assert [json.loads(row)["text"] for row in path.read_text().splitlines()] == reviews[1:]
