@@ -68,7 +68,7 @@ def model_card(
     metrics = {
         metric.removeprefix("eval_"): value
         for metric, value in training.get("metrics", {}).items()
-        if math.isfinite(value) and not metric.endswith(_COUNTS)
+        if math.isfinite(value) and not (metric.startswith(("eval_", "epoch")) and metric.endswith(_COUNTS))
     }
     dataset_id, dataset = training.get("dataset_id"), training.get("dataset") or "not named"
     results = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import PIL.Image
 import PIL.ImageOps
+import PIL.JpegImagePlugin
 from transformers import BaseImageProcessor, ConvNextImageProcessor, ViTImageProcessor
 from transformers.image_utils import PILImageResampling
 
@@ -17,6 +18,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 # Errors of Pillow for files that are corrupted or not images. OSError includes UnidentifiedImageError.
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, PIL.Image.DecompressionBombError)
+# JPEG files with more pixels are reduced by 2, 4 or 8 while they are decoded, and those beyond the maximum are refused.
+# Other formats cannot be reduced before they are in memory, and have Pillow's own limit.
+LARGE, MAX_JPEG_PIXELS = 25_000_000, 250_000_000
 # From this size on, transformers' ConvNeXT processor does not crop, but resizes the image to a square.
 LARGEST_CROP = 384
 
@@ -46,6 +50,23 @@ def evaluation_processor(
     return ViTImageProcessor(size={"height": height, "width": width}, **fields)
 
 
+def open_picture(file: io.BytesIO | str) -> PIL.Image.Image:
+    """Read the header of an image file; a large JPEG file will be reduced to `LARGE` pixels when it is decoded."""
+    try:
+        # Unlike PIL.Image.open, the class has no limit of pixels.
+        picture = PIL.JpegImagePlugin.JpegImageFile(file)
+    except SyntaxError:
+        if isinstance(file, io.BytesIO):
+            file.seek(0)
+        return PIL.Image.open(file, formats=FORMATS)
+    pixels = picture.width * picture.height
+    if pixels > MAX_JPEG_PIXELS:
+        raise ValueError(f"it has {pixels // 1_000_000} million pixels, more than {MAX_JPEG_PIXELS // 1_000_000}")
+    scale = next((scale for scale in (1, 2, 4) if pixels <= LARGE * scale**2), 8)
+    picture.draft(None, (picture.width // scale, picture.height // scale))
+    return picture
+
+
 def decode(image: dict) -> PIL.Image.Image:
     """Decode an image, upright and in RGB.
 
@@ -57,7 +78,7 @@ def decode(image: dict) -> PIL.Image.Image:
     """
     try:
         file = io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
-        with PIL.Image.open(file, formats=FORMATS) as picture:
+        with open_picture(file) as picture:
             if picture.mode in DEEP_MODES:
                 raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
             if min(picture.size) < 2:

@@ -179,6 +179,11 @@ def padding_for(config: PreTrainedConfig, pad_to_max_length: bool = False) -> st
     return "max_length" if pad_to_max_length or not getattr(config, "mask_padding", True) else "longest"
 
 
+def text_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the number of tokens to which texts are truncated for a trained model."""
+    return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 512)
+
+
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the token that separates documents for a causal language model; an InputError if there is none."""
     token = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id

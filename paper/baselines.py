@@ -79,7 +79,7 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
     """
     from hf_gmlp.tasks.glue import GlueArguments, load_sentences
 
-    splits, _ = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
+    splits, *_ = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
     parts = []
     for rows in splits.values():
         columns = [name for name in rows.column_names if name.startswith("sentence")]

@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import json
 import lzma
 import os
 import time
@@ -11,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InputError, causes, first_line, hub_reason
 
 if TYPE_CHECKING:
+    import pyarrow
     from datasets import Dataset, IterableDataset
 
 # By default, pandas would replace "NA" and "null" by missing values.
@@ -131,12 +133,10 @@ def read_files(
 
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
-    if builder == "csv":
-        # For rows with more cells than the header, pandas only gives a warning and drops the cells.
-        warnings.filterwarnings("error", "Length of header or names does not match")
+    refuse_extra_cells()
     with reading(paths, kind):
         if kind == "csv":
-            options = options | {"sep": csv_separator(paths[0])}
+            options = options | csv_layout(paths[0])
         if builder == "csv":
             text_columns = list(pandas.read_csv(paths[0], nrows=0, **options)) if text_columns is None else text_columns
             options = options | {"converters": dict.fromkeys(text_columns, str)}
@@ -201,6 +201,77 @@ def read_errors() -> tuple[type[BaseException], ...]:
     return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, ArrowException, Warning)
 
 
+def stream_rows(path: str) -> Iterator[dict]:
+    """Yield the rows of a file one by one, with values as they are in the file: the cells of csv and tsv files as text,
+    dates in JSON as text, and every line of a .txt file, also if it is blank.
+    """
+    import pandas
+    import pyarrow.parquet
+
+    kind = file_kind([path])
+    refuse_extra_cells()
+    with reading([path], kind):
+        if kind in ("csv", "tsv"):
+            options = FILE_KINDS[kind][1] | csv_layout(path) | {"dtype": str}
+            # Only in a file with one column is a blank line a row.
+            columns = pandas.read_csv(path, nrows=0, **options).columns
+            options |= {"chunksize": 1000, "skip_blank_lines": len(columns) > 1}
+            for table in pandas.read_csv(path, **options):
+                yield from table.fillna("").to_dict("records")
+        elif kind == "parquet":
+            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
+                yield from batch.to_pylist()
+        else:
+            with open_text(path) as file:
+                yield from ({"text": line.rstrip("\n")} for line in file) if kind == "txt" else json_rows(file)
+
+
+def refuse_extra_cells():
+    """Let pandas raise an error, not a warning, where it drops cells of rows that have more cells than the header."""
+    warnings.filterwarnings("error", "Length of header or names does not match")
+
+
+def row_schema(path: str) -> "pyarrow.Schema | None":
+    """Return the types of the columns of a parquet file; None for other files."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_schema(path) if Path(path).suffix == ".parquet" and Path(path).is_file() else None
+
+
+def json_rows(file: TextIO) -> Iterator[dict]:
+    """Yield the rows of JSON lines one by one, or of any other JSON file, such as a list of rows, after reading it."""
+    head = next((line for line in file if not line.isspace()), "")
+    try:
+        first = json.loads(head)
+    except json.JSONDecodeError:
+        values = parse_json(head + file.read())
+    else:
+        values = itertools.chain([first], (json.loads(line) for line in file if not line.isspace()))
+    for value in values:
+        yield from flatten_json(value)
+
+
+def parse_json(text: str) -> Iterator[Any]:
+    """Yield the JSON values of a text: a single one, or several with white space between them."""
+    decoder, end = json.JSONDecoder(), 0
+    text = text.rstrip()
+    while end < len(text):
+        start = next(index for index in range(end, len(text)) if not text[index].isspace())
+        value, end = decoder.raw_decode(text, start)
+        yield value
+
+
+def flatten_json(value: Any) -> Iterator[dict]:
+    """Yield the rows of a JSON value: a row, a list of rows, rows under "data", or SQuAD's articles."""
+    # A dictionary without "data" is a row.
+    for row in value.get("data", [value]) if isinstance(value, dict) else value:
+        if "paragraphs" not in row:
+            yield row if isinstance(row, dict) else {"text": row}
+            continue
+        for paragraph in row["paragraphs"]:
+            yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
+
+
 def open_text(path: str | Path) -> TextIO:
     """Open a UTF-8 text file, decompressed if its extension is one of `COMPRESSIONS`."""
     import fsspec
@@ -208,9 +279,14 @@ def open_text(path: str | Path) -> TextIO:
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
 
 
-def csv_separator(path: str | Path) -> str:
-    """Return the separator that is most frequent in the first line of a csv file: a comma, or the semicolon or tab of
-    spreadsheets in other languages.
+def csv_layout(path: str | Path) -> dict[str, Any]:
+    """Return pandas' options for the separator of a csv or tsv file: a tab in tsv; else that of Excel's first line
+    "sep=;", or the most frequent one of the first line: a comma, or the semicolon or tab of other languages.
     """
+    if file_kind([path]) == "tsv":
+        return {}
     with open_text(path) as file:
-        return max(",;\t", key=file.readline().count)
+        line = file.readline()
+    if line.lower().startswith("sep="):
+        return {"sep": line[4:5], "skiprows": 1}
+    return {"sep": max(",;\t", key=line.count)}

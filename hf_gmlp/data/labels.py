@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # The values of a config's `problem_type`: a number, one class, or any number of classes per row.
 REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "multi_label_classification"
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Labels(NamedTuple):
@@ -34,7 +34,7 @@ class Labels(NamedTuple):
 
 def number_labels(
     splits: dict[str, Dataset],
-    columns: Sequence[str],
+    columns: Mapping[str, str],
     label_column: str,
     labels: Labels | None = None,
     *,
@@ -42,11 +42,12 @@ def number_labels(
     train: bool,
     do_regression: bool | None = None,
 ) -> tuple[dict[str, Dataset], Labels]:
-    """Return the splits with `columns` and "labels" (see `label_ids`), and what the labels are.
+    """Return the splits with only `columns`, renamed, and "labels" (see `label_ids`), and what the labels are.
 
     Test data without labels get no such column.
 
     Args:
+        columns: Old and new names of the columns to keep, so that none of them can have the name "labels".
         labels: What the labels are, by default what `find_labels` finds in the first split. The data may also have the
             numbers of these classes instead of their names.
         trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
@@ -57,7 +58,7 @@ def number_labels(
     """
     values = {}
     for split, dataset in splits.items():
-        check_columns(dataset, split, columns if split.startswith("test") else [*columns, label_column])
+        check_columns(dataset, split, [*columns, *([] if split.startswith("test") else [label_column])])
         if label_column in dataset.column_names:
             values[split] = read_labels(dataset, label_column, (labels and labels.names) or ())
     if labels is None:
@@ -71,7 +72,7 @@ def number_labels(
     unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
     results = {}
     for split, dataset in splits.items():
-        results[split] = dataset.select_columns(list(columns))
+        results[split] = dataset.select_columns(list(columns)).rename_columns(dict(columns))
         if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
             ids = label_ids(values[split], labels, split)
             # A new column is needed, since `map` may convert ids in a column of strings back to strings.
@@ -104,11 +105,19 @@ def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) 
         return values
     if not isinstance(feature, ClassLabel | Value):
         raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
+    return label_names(values, class_names, feature.names if isinstance(feature, ClassLabel) else ())
+
+
+def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names: Sequence[str] = ()) -> list:
+    """Return the name of each label, a list of names, or None if it is missing.
+
+    Numbers of the `class_names` are replaced by these names, and integers of a ClassLabel by its `feature_names`.
+    """
     by_number = names_by_number(class_names)
 
     def name(value: object) -> str | None:
-        if isinstance(feature, ClassLabel) and isinstance(value, int):
-            value = feature.names[value] if 0 <= value < len(feature.names) else None
+        if feature_names and isinstance(value, int):
+            value = feature_names[value] if 0 <= value < len(feature_names) else None
         text = "" if value is None else str(value).strip()
         # "None" and "NA" may be names.
         return None if text.lower() in ("", "nan", "null") else by_number.get(text, text)
@@ -138,9 +147,9 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
     names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
-    are_numbers = all(map(_NUMBER.fullmatch, names))
+    are_numbers = all(map(NUMBER.fullmatch, names))
     if do_regression is None and problem_type == ONE_CLASS and names:
-        if not are_numbers and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
+        if not are_numbers and all(NUMBER.fullmatch(name.replace(",", ".")) for name in names):
             fault = "The labels are numbers with a decimal comma"
             raise InputError(f"{fault}: write a point to predict numbers, or pass --do_regression false for classes.")
         do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)

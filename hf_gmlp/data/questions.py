@@ -1,15 +1,12 @@
 """Questions with a context that contains the answers, from files."""
 
-import json
-from collections.abc import Iterator
 from operator import index
 from pathlib import Path
-from typing import Any
 
 from datasets import Value
 
 from ..errors import InputError
-from .files import check_file, extension, open_text, read_errors, read_files
+from .files import check_file, extension, flatten_json, open_text, parse_json, read_errors, stream_rows
 
 TEXT = {name: Value("string") for name in ("id", "question", "context")}
 ANSWERS = {"answers": {"text": [Value("string")], "answer_start": [Value("int32")]}}
@@ -20,35 +17,16 @@ def read_questions(path: str) -> list[dict]:
     lines, or a table (csv, tsv or parquet).
     """
     check_file(Path(path))
-    if extension(path) in ("csv", "tsv", "parquet"):
-        return read_files([path], text_columns=None).to_list()
+    if extension(path) not in ("json", "jsonl"):
+        return list(stream_rows(path))
     errors: tuple[type[BaseException], ...] = (*read_errors(), KeyError, TypeError, AttributeError)
     try:
         with open_text(path) as file:
             text = file.read()
-        return [row for value in _parse(text) for row in _flatten(value)]
+        return [row for value in parse_json(text) for row in flatten_json(value)]
     except errors as error:
         problem = f"{type(error).__name__}, {error}"
         raise InputError(f"{path} cannot be read as questions (SQuAD, flat, or JSON lines): {problem}.") from error
-
-
-def _flatten(value: Any) -> Iterator[dict]:
-    # A dictionary without "data" is a row.
-    for row in value.get("data", [value]) if isinstance(value, dict) else value:
-        if "paragraphs" not in row:
-            yield row
-        for paragraph in row.get("paragraphs", []):
-            yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
-
-
-def _parse(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a text: a single one, or one per line."""
-    decoder, end = json.JSONDecoder(), 0
-    text = text.rstrip()
-    while end < len(text):
-        start = next(index for index in range(end, len(text)) if not text[index].isspace())
-        value, end = decoder.raw_decode(text, start)
-        yield value
 
 
 def check_question(row: dict, where: str, split: str) -> dict:
@@ -60,8 +38,8 @@ def check_question(row: dict, where: str, split: str) -> dict:
     pairs = known_answers(row, where)
     if pairs is None and split != "test":
         raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.")
-    if not row["context"].strip():
-        raise InputError(f"The {name} has an empty context: remove it, or add the text with the answer.")
+    if empty := [field for field in ("question", "context") if not row[field].strip()]:
+        raise InputError(f"The {name} has an empty {empty[0]}: remove it, or add the text.")
     if pairs and row.get("is_impossible"):
         raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
     starts = [_find_answer(row["context"], text, start, name) for text, start in pairs or []]

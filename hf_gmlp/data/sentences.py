@@ -25,7 +25,7 @@ KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
 )
 # The column of labels, unless a flag names another: the first of these.
 LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
-# Their names after `name_columns`.
+# The names of the columns of text in the datasets of a run.
 TEXT_COLUMNS = ("sentence1", "sentence2")
 
 
@@ -61,13 +61,12 @@ def find_text_columns(
     return columns
 
 
-def name_columns(dataset: Dataset, columns: Sequence[str]) -> Dataset:
-    """Rename the columns of text to `TEXT_COLUMNS`; raise an InputError if one holds something else."""
-    for column in columns:
-        feature = dataset.features[column]
+def check_texts(dataset: Dataset, columns: Sequence[str]):
+    """Raise an InputError if one of the `TEXT_COLUMNS`, which had the names `columns`, holds something else."""
+    for name, column in zip(TEXT_COLUMNS, columns):
+        feature = dataset.features[name]
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
             raise InputError(f"The column {column!r} must hold text, not {feature}: name another, --text_column_names.")
-    return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
 
 
 def text_columns_of(dataset: Dataset) -> list[list[str]]:

@@ -1,23 +1,46 @@
 """Class weights, early stopping and the report, for the classification of texts and of images."""
 
+import dataclasses
 import json
 import logging
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas
 import torch
-from sklearn.metrics import classification_report, confusion_matrix
+from accelerate.utils import release_memory
+from datasets import Dataset
+from scipy.special import softmax
+from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support
+from torch import nn
 from torch.nn import functional as F
-from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedConfig, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PreTrainedConfig,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.modeling_outputs import ModelOutput
 
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
 from ..errors import InputError
+from ..metrics.calibration import (
+    MIN_CALIBRATION_ROWS,
+    MIN_SCORE_ROWS,
+    Comparison,
+    accuracy_in_words,
+    accuracy_interval,
+    calibrate,
+    compare,
+    correlation_in_words,
+)
 from ..training.arguments import DataArguments, RunArguments, flag
 from ..training.run_folder import total_batch_size, write_text
 from ..training.trainer import GMLPTrainer
@@ -39,7 +62,21 @@ class ClassificationArguments(DataArguments):
         "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"
     )
     early_stopping_patience: int | None = flag(
-        "Stop after this many evaluations without a better one (by --metric_for_best_model).", interval="[1, inf)"
+        "Stop after this many evaluations without a better one (by --metric_for_best_model); 0: never.",
+        interval="[0, inf)",
+    )
+    early_stopping_threshold: float = flag(
+        "How much better an evaluation must be to count for --early_stopping_patience.", 0.001, interval="[0, inf)"
+    )
+    calibrate: bool = flag(
+        "Divide the trained classifier by a temperature, so that its probabilities are as high as its accuracy on rows "
+        "that it was not trained on. Needs 100 of them, and one class per row.",
+        False,
+    )
+    cross_validation: int | None = flag(
+        "Folds of a cross-validation after training, whose scores replace those of the held-out rows; 0: none. By "
+        "default 5 with --calibrate, if fewer than 200 rows are held out and it takes at most ten minutes.",
+        interval="[0, inf)",
     )
 
     def __post_init__(self):
@@ -53,18 +90,39 @@ class ClassificationArguments(DataArguments):
         if self.min_train_steps is not None and args.max_steps < 1:
             args.num_train_epochs = max(args.num_train_epochs, math.ceil(self.min_train_steps / steps))
 
-    def callbacks(self, args: TrainingArguments) -> list[EarlyStoppingCallback]:
+    def callbacks(self, args: TrainingArguments, problem_type: str = ONE_CLASS) -> list[TrainerCallback]:
         """Return the callback of --early_stopping_patience, and let a resumed run restore its count of evaluations.
 
         Raises:
             InputError: If the best model is not kept.
         """
-        if self.early_stopping_patience is None:
+        if not self.early_stopping_patience:
             return []
         if not args.load_best_model_at_end:
             raise InputError("--early_stopping_patience needs --load_best_model_at_end and --eval_strategy steps.")
         args.restore_callback_states_from_checkpoint = True
-        return [EarlyStoppingCallback(self.early_stopping_patience)]
+        # The loss of a regression depends on the unit of its numbers.
+        threshold = 0.0 if problem_type == REGRESSION else self.early_stopping_threshold
+        return [EarlyStoppingCallback(self.early_stopping_patience, threshold)]
+
+    def folds(self, trainer: GMLPTrainer, runtime: float, held_out: int) -> int:
+        """Return the number of folds of the cross-validation after a run, 0 for none.
+
+        Args:
+            runtime: Seconds of the training.
+            held_out: Number of rows that were held out of the training files.
+        """
+        if self.cross_validation is not None or not self.calibrate:
+            return self.cross_validation or 0
+        state = trainer.state
+        minutes = 5 * runtime * (state.best_global_step or state.global_step) / max(state.global_step, 1) / 60
+        if held_out >= MIN_SCORE_ROWS or trainer.args.world_size > 1:
+            return 0
+        if minutes > 10:
+            words = "%d held-out rows are few: --cross_validation 5 would score all rows, in about %.0f minutes"
+            logger.warning(words, held_out, minutes)
+            return 0
+        return 5
 
 
 def check_evaluation(args: TrainingArguments):
@@ -139,63 +197,222 @@ def names_of(values: np.ndarray, config: PreTrainedConfig) -> list:
     return [names[number] for number in values]
 
 
-def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFrame):
-    """Write the predictions of the last evaluation, and for classes print and write the report.
+@dataclass
+class Evaluation:
+    """What a classifier predicts for rows that it was not trained on.
+
+    Attributes:
+        logits: [N, classes], or [N, 1] of a regression.
+        labels: [N], class ids or numbers, or [N, classes] of 0 and 1.
+        rows: The columns of eval_predictions.csv that precede label and prediction.
+        baseline: [N], the class ids that tf-idf with logistic regression predicts, trained on the same rows, if known.
+        is_cross_validated: Whether each row was predicted by one of several models that were trained on other rows.
+        calibration: A sentence on the probabilities.
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+    rows: pandas.DataFrame
+    baseline: np.ndarray | None = None
+    is_cross_validated: bool = False
+    calibration: str = ""
+
+    def facts(self, problem_type: str) -> tuple[list[str], Comparison | None]:
+        """Return sentences on the score, and the comparison with the baseline of a model with one class per row."""
+        labels, count, values = self.labels, len(self.labels), predicted(self.logits, problem_type)
+        how, comparison = "Cross-validated" if self.is_cross_validated else "On held-out rows", None
+        sentences = []
+        if problem_type == REGRESSION:
+            if count > 3:
+                sentences.append(f"{how}: correlation (Pearson) {correlation_in_words(values, labels)}.")
+        else:
+            right = (values == labels).reshape(count, -1).all(axis=1)
+            sentences.append(f"{how}: accuracy {accuracy_in_words(int(right.sum()), count)}.")
+        if problem_type == ONE_CLASS:
+            name = "always the most frequent class" if self.baseline is None else "tf-idf with logistic regression"
+            baseline_right = labels == (np.bincount(labels).argmax() if self.baseline is None else self.baseline)
+            comparison = compare(right, baseline_right)
+            sentences.append(f"The baseline ({name}) has {baseline_right.mean():.3f}: {comparison}.")
+        if count < MIN_SCORE_ROWS:
+            sentences.append(f"{count} rows are too few to tell much.")
+        return [*sentences, self.calibration], comparison
+
+
+def finish_evaluation(trainer: GMLPTrainer, evaluation: Evaluation, calibrate: bool) -> dict[str, float]:
+    """Calibrate and save the model, write the report, and return the metrics, which replace those of the training.
+
+    Args:
+        trainer: The finished run, whose `compute_metrics` is a `KeptEvaluation`.
+        calibrate: Whether to divide the classifier by a temperature.
+    """
+    config, kept = trainer.model.config, cast(KeptEvaluation, trainer.compute_metrics)
+    if calibrate:
+        calibrate_classifier(getattr(trainer.model, "classifier", None), evaluation)
+        trainer.save_model(_internal_call=True)
+    labels, count = evaluation.labels, len(evaluation.labels)
+    metrics = kept.compute(EvalPrediction(evaluation.logits, labels)) | {"samples": count}
+    if config.problem_type == ONE_CLASS:
+        metrics["loss"] = log_loss(labels, softmax(evaluation.logits, axis=-1), labels=range(config.num_labels))
+    if "accuracy" in metrics:
+        metrics["accuracy_low"], metrics["accuracy_high"] = accuracy_interval(round(metrics["accuracy"] * count), count)
+    results = {f"eval_{name}": value for name, value in metrics.items()}
+    trainer.results |= results
+    if evaluation.baseline is not None:
+        scores = kept.compute(EvalPrediction(np.eye(config.num_labels)[evaluation.baseline], labels))
+        results |= {f"baseline_{name}": value for name, value in scores.items()}
+    if trainer.is_world_process_zero():
+        trainer.card["scores"] = " ".join(evaluation.facts(config.problem_type)[0]).strip()
+        write_report(trainer, evaluation)
+    return results
+
+
+def calibrate_classifier(classifier: nn.Module | None, evaluation: Evaluation):
+    """Divide the weight and bias of a classifier, and the logits of the evaluation, by a fitted temperature.
+
+    Pipelines, exports and other code then have calibrated probabilities. Which class has the largest one stays the
+    same. `evaluation.calibration` says by how much the expected calibration error falls, or why nothing was done.
+    """
+    if not isinstance(classifier, nn.Linear) or evaluation.logits.shape[1] < 2 or evaluation.labels.ndim > 1:
+        return
+    calibration = calibrate(evaluation.logits, evaluation.labels)
+    if calibration is None:
+        needed = f"calibration needs {MIN_CALIBRATION_ROWS} rows"
+        evaluation.calibration = f"The probabilities are not calibrated, and may be too high: {needed}."
+        return
+    with torch.no_grad():
+        for weight in classifier.parameters():
+            weight.div_(calibration.temperature)
+    evaluation.logits = evaluation.logits / calibration.temperature
+    evaluation.calibration = (
+        f"The expected calibration error of the probabilities is {calibration.error_after:.3f} with the temperature "
+        f"{calibration.temperature:.2f}, measured on other rows than it was fitted to ({calibration.error_before:.3f} "
+        "without it)."
+    )
+
+
+def conclude(trainer: GMLPTrainer, evaluation: Evaluation):
+    """Print the result in a few sentences, with what to try next, and plot the confusion matrix."""
+    config, state = trainer.model.config, trainer.state
+    sentences, comparison = evaluation.facts(config.problem_type)
+    advice = []
+    if state.best_global_step and state.best_global_step == state.global_step:
+        advice.append("train longer (--min_train_steps), since the last evaluation was the best one")
+    if comparison is not None and not (comparison.is_certain and comparison.difference > 0):
+        advice.append("start from a sentence encoder (docs/choosing.md)")
+    print("", *filter(None, sentences), f"To improve: {'; '.join([*advice, 'label more rows'])}.", sep="\n")
+    # After everything else is written, since a picture must not cost a run.
+    if config.problem_type == ONE_CLASS and config.num_labels <= MAX_MATRIX_CLASSES and find_spec("matplotlib"):
+        plot_confusion(evaluation, config, Path(trainer.args.output_dir, "confusion_matrix.png"))
+
+
+def fold_numbers(labels: list, folds: int) -> np.ndarray:
+    """Return a fold [N] for each row, from 0, with the same fraction of each class, or of each range of numbers."""
+    rows = sorted(np.random.default_rng(0).permutation(len(labels)), key=labels.__getitem__)
+    numbers = np.empty(len(labels), dtype=int)
+    numbers[rows] = np.arange(len(labels)) % folds
+    return numbers
+
+
+def cross_validate(
+    make_trainer: Callable[..., GMLPTrainer], trained: GMLPTrainer, rows: Dataset, numbers: np.ndarray
+) -> np.ndarray:
+    """Return logits [N, classes], each predicted by a model that was trained on the rows of the other folds.
+
+    Args:
+        make_trainer: Makes the trainer of a new model from its arguments, its training rows and a list of callbacks.
+        trained: A finished run. Every fold trains for as many steps as its best model, with the same learning rates.
+        rows: All rows, in the columns that the trainer needs.
+        numbers: [N], the `fold_numbers`.
+    """
+    state, folder, folds = trained.state, Path(trained.args.output_dir, "_folds"), int(numbers.max()) + 1
+    steps = state.best_global_step or state.global_step
+    flags: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+    flags |= {"report_to": "none", "push_to_hub": False, "max_steps": state.max_steps, "output_dir": str(folder)}
+    args, logits = dataclasses.replace(trained.args, **flags), np.empty((len(rows), trained.model.config.num_labels))
+    for fold in range(folds):
+        logger.info("Cross-validation: fold %d of %d, %d steps", fold + 1, folds, steps)
+        trainer = make_trainer(args, rows.select(np.flatnonzero(numbers != fold)), [StopAfter(steps)])
+        trainer.train()
+        held_out = np.flatnonzero(numbers == fold)
+        logits[held_out] = trainer.predict(rows.select(held_out)).predictions
+        del trainer
+        release_memory()
+    shutil.rmtree(folder, ignore_errors=True)
+    return logits
+
+
+class StopAfter(TrainerCallback):
+    """Stops the training after a number of steps, without changing the schedule of the learning rate."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step >= self.steps
+
+
+def write_report(trainer: GMLPTrainer, evaluation: Evaluation):
+    """Write predictions, and for classes print and write the report.
 
     The output folder then has eval_predictions.csv; report.txt with precision, recall, F1 and support of each class and
     the confusion matrix; report.json; and confusion_matrix.png, if matplotlib is installed. The F1 scores are added to
     the model card.
-
-    Args:
-        rows: The columns of eval_predictions.csv that precede label and prediction.
     """
-    config, folder = trainer.model.config, Path(trainer.args.output_dir)
-    values, names = predicted(kept.logits, config.problem_type), list(config.id2label.values())
-    table = rows.assign(label=names_of(kept.labels, config), prediction=names_of(values, config))
+    config, folder, labels = trainer.model.config, Path(trainer.args.output_dir), evaluation.labels
+    values, names = predicted(evaluation.logits, config.problem_type), list(config.id2label.values())
+    table = evaluation.rows.assign(label=names_of(labels, config), prediction=names_of(values, config))
     if config.problem_type == ONE_CLASS:
-        table["probability"] = torch.from_numpy(kept.logits).float().softmax(-1).amax(-1).numpy().round(4)
+        table["probability"] = softmax(evaluation.logits, axis=-1).max(axis=-1).round(4)
     write_text(folder / "eval_predictions.csv", table.to_csv(index=False, lineterminator="\n"))
     if config.problem_type == REGRESSION:
         return
     # Like the metric F1, the mean of the report leaves out classes that are neither in the data nor predicted.
-    present = np.union1d(kept.labels, values) if config.problem_type == ONE_CLASS else np.arange(len(names))
-    shown = [names[number] for number in present]
-    options = {"labels": present, "target_names": shown, "zero_division": 0, "output_dict": True}
-    report = classification_report(kept.labels, values, **options)
-    scores = pandas.DataFrame({name: row for name, row in report.items() if name != "accuracy"}).T
+    present = np.union1d(labels, values) if config.problem_type == ONE_CLASS else np.arange(len(names))
+    averages = [] if config.problem_type == ONE_CLASS else ["micro"]
+    averages += ["macro", "weighted"]
+    options: dict[str, Any] = {"labels": present, "zero_division": 0}
+    parts: list = [np.transpose(precision_recall_fscore_support(labels, values, **options))]
+    for average in averages:
+        *means, _ = precision_recall_fscore_support(labels, values, average=average, **options)
+        parts.append([[*means, parts[0][:, 3].sum()]])
+    index = [*(names[number] for number in present), *(f"{average} avg" for average in averages)]
+    scores = pandas.DataFrame(np.concatenate(parts), index, ["precision", "recall", "f1-score", "support"])
     scores["support"] = scores["support"].astype(int)
     texts = [scores.round(3).to_string()]
     wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
     if config.problem_type == ONE_CLASS and len(wrong):
         texts.append("Most frequent confusions: label, prediction, rows\n" + wrong.to_string(header=False))
+    report: dict[str, Any] = {"scores": scores.reset_index(names="name").to_dict("records")}
     if config.problem_type == ONE_CLASS and len(names) <= MAX_MATRIX_CLASSES:
-        report["confusion_matrix"] = confusion_matrix(kept.labels, values, labels=range(len(names))).tolist()
+        report["confusion_matrix"] = confusion_matrix(labels, values, labels=range(len(names))).tolist()
         numbered = [f"{number} {name}" for number, name in enumerate(names)]
         matrix = pandas.DataFrame(report["confusion_matrix"], numbered, range(len(names))).to_string()
         texts.append(f"Confusion matrix: a row for each label, a column for each prediction\n{matrix}")
-        if find_spec("matplotlib") is not None:
-            plot_confusion(np.array(report["confusion_matrix"]), names, folder / "confusion_matrix.png")
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
-    printed, main_scores = texts[0], scores
+    classes, means, printed = scores[: len(present)], scores[len(present) :], texts[0]
+    trainer.results |= {f"F1, {name} avg": float(value) for name, value in zip(averages, means["f1-score"])}
     if len(present) > MAX_PRINTED_CLASSES:
-        main_scores = scores[len(present) :]
-        worst = pandas.concat([scores[: len(present)].sort_values("f1-score", kind="stable")[:10], main_scores])
+        worst = pandas.concat([classes.sort_values("f1-score", kind="stable")[:10], means])
         printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
+    else:
+        trainer.results |= {f"F1 of {name}": float(value) for name, value in classes["f1-score"].items()}
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:
         trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
 
 
-def plot_confusion(matrix: np.ndarray, names: list[str], path: Path):
+def plot_confusion(evaluation: Evaluation, config: PreTrainedConfig, path: Path):
     """Plot a confusion matrix with the names of the classes at its sides."""
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
+    names, values = list(config.id2label.values()), predicted(evaluation.logits, config.problem_type)
+    matrix = confusion_matrix(evaluation.labels, values, labels=range(len(names)))
     size = 3 + 0.25 * len(matrix)
     figure = Figure((size + 1, size), layout="constrained")
-    display = ConfusionMatrixDisplay(matrix, display_labels=names)
+    # Between two dollar signs, matplotlib would read mathematics.
+    display = ConfusionMatrixDisplay(matrix, display_labels=[name.replace("$", r"\$") for name in names])
     with_numbers = len(matrix) <= MAX_PRINTED_CLASSES
     display.plot(ax=figure.subplots(), cmap="Blues", xticks_rotation="vertical", include_values=with_numbers)
     figure.savefig(path)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from pyarrow.compute import list_value_length
 from transformers import (
     AutoModelForSequenceClassification,
@@ -41,17 +41,18 @@ from ..data.labels import (
 from ..data.sentences import (
     KNOWN_TEXT_COLUMNS,
     LABEL_COLUMNS,
+    TEXT_COLUMNS,
     blank_rows,
     check_text_columns,
+    check_texts,
     find_label_column,
     find_text_columns,
-    name_columns,
     texts,
     tokenize,
     truncation_note,
     visible_columns,
 )
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..metrics import load_metric
 from ..tokenizer import padding_for
 from ..training import series
@@ -62,14 +63,18 @@ from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,
+    Evaluation,
     KeptEvaluation,
     balanced_weights,
     check_evaluation,
     classification_loss,
+    conclude,
+    cross_validate,
+    finish_evaluation,
+    fold_numbers,
     logits_only,
     names_of,
     predicted,
-    write_report,
 )
 
 logger = logging.getLogger(__name__)
@@ -191,8 +196,8 @@ def load_sentences(
     *,
     trained: Labels | None = None,
     access: Access = Access(),
-) -> tuple[dict[str, Dataset], Labels]:
-    """Read a GLUE task, a data set on the Hub, or files.
+) -> tuple[dict[str, Dataset], Labels, dict[str, object]]:
+    """Read a GLUE task, a dataset on the Hub, or files.
 
     The labels are those of the task, else those in the training files, which are always read, else those of the
     checkpoint. Validation data that are needed but not named are held out of the training files; the column "row" is
@@ -204,7 +209,7 @@ def load_sentences(
 
     Returns:
         The splits, such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
-        "labels"; and what the labels are.
+        "labels"; what the labels are; and the names of the columns in the data, for the config of the model.
 
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
@@ -227,7 +232,13 @@ def load_sentences(
         if labels is None:
             raise InputError("The labels are unknown: pass --task_name, a --train_file, or a trained classifier.")
     splits, labels = number_labels(
-        splits, columns, label_column, labels, trained=trained, train=train, do_regression=arguments.do_regression
+        splits,
+        dict(zip(columns, TEXT_COLUMNS)),
+        label_column,
+        labels,
+        trained=trained,
+        train=train,
+        do_regression=arguments.do_regression,
     )
     if holds_out:
         if labels.problem_type == ONE_CLASS and isinstance(splits["train"]["labels"][0], list):
@@ -237,7 +248,7 @@ def load_sentences(
         # It was read only for its labels.
         splits.pop("train", None)
     for split, dataset in splits.items():
-        dataset = name_columns(dataset, columns)
+        check_texts(dataset, columns)
         if blank := blank_rows(dataset):
             logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
         if split == "train" and arguments.shuffle_train_dataset:
@@ -249,7 +260,7 @@ def load_sentences(
             present, kept = (len(set(map(str, rows["labels"]))) for rows in (dataset, splits[split]))
             if kept == 1 < present:
                 logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)
-    return splits, labels
+    return splits, labels, {"text_columns": list(columns), "label_column": label_column}
 
 
 def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
@@ -310,29 +321,34 @@ def classification_metrics(
     return compute
 
 
-def baseline_scores(
-    train: Dataset, validation: Dataset, config: PreTrainedConfig, metrics: Iterable[str]
-) -> dict[str, float]:
-    """Train and evaluate logistic regression on tf-idf of words and pairs of words; return its metrics, and log them.
+def baseline_predictions(train: Dataset, rows: Dataset) -> np.ndarray | None:
+    """Train logistic regression on tf-idf of words and pairs of words, and return the class ids [N] that it predicts.
 
-    The splits are those of `load_sentences`. Unless every row has one class, there is no baseline.
+    The datasets have the columns of `load_sentences`. There is no baseline if no word occurs, or a single class.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    if config.problem_type != ONE_CLASS or isinstance(train["labels"][0], list):
-        logger.info("--baseline: tf-idf is only compared on data with one class per row")
-        return {}
     features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model = make_pipeline(features, LogisticRegression(C=10, max_iter=1000))
-    model.fit(texts(train), train["labels"][:])
-    logits = np.eye(config.num_labels)[model.predict(texts(validation))]
-    compute = classification_metrics(metrics, config)
-    scores = compute(EvalPrediction(logits, np.asarray(validation["labels"][:])))
-    words = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    logger.info("The baseline, tf-idf with logistic regression: %s", words)
-    return {f"baseline_{name}": value for name, value in scores.items()}
+    try:
+        return model.fit(texts(train), train["labels"][:]).predict(texts(rows))
+    except ValueError as error:
+        logger.warning("The baseline, tf-idf with logistic regression, cannot be computed: %s", first_line(error))
+        return None
+
+
+def cross_validated_baseline(rows: Dataset, numbers: np.ndarray) -> np.ndarray | None:
+    """Return the `baseline_predictions` of all rows, each by a model that was trained on the other folds."""
+    predictions = np.empty(len(rows), dtype=int)
+    for fold in range(numbers.max() + 1):
+        train, held_out = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
+        values = baseline_predictions(rows.select(train), rows.select(held_out))
+        if values is None:
+            return None
+        predictions[held_out] = values
+    return predictions
 
 
 def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
@@ -349,6 +365,7 @@ def main():
     types = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(types, __doc__)
     check_evaluation(training_args)
+    # Check these flags now; the callbacks are made once the labels are known.
     data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
@@ -360,7 +377,7 @@ def main():
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
     kinds = [kind for kind in needed if needed[kind]]
     with training_args.main_process_first(desc="reading"):
-        splits, labels = load_sentences(data_args, kinds, trained=trained_labels(config, HEAD), access=access)
+        splits, labels, columns = load_sentences(data_args, kinds, trained=trained_labels(config, HEAD), access=access)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=model_args.ignore_mismatched_sizes)
     if training_args.label_smoothing_factor and labels.problem_type != ONE_CLASS:
         raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
@@ -369,9 +386,11 @@ def main():
     if train and data_args.class_weights is not None:
         weights = balanced_weights(splits["train"]["labels"][:], config)
         loss = classification_loss(training_args.label_smoothing_factor, weights)
-    baseline = {}
-    if data_args.baseline and train and "validation" in splits and training_args.process_index == 0:
-        baseline = baseline_scores(splits["train"], splits["validation"], config, metrics)
+    config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
+    has_baseline = data_args.baseline and train and "validation" in splits and labels.problem_type == ONE_CLASS
+    baseline = None
+    if has_baseline and not isinstance(splits["train"]["labels"][0], list):
+        baseline = baseline_predictions(splits["train"], splits["validation"])
 
     sentences = texts(splits["train"]) if train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
@@ -388,32 +407,42 @@ def main():
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
     names = [f"{split}_{name}".removeprefix("_") for split in validation for name in ("loss", *metrics)]
 
-    def run(args: RunArguments, checkpoint: str | None):
+    def make_trainer(args: RunArguments, train_rows: Dataset | None, callbacks: list) -> GMLPTrainer:
         # The weights of a new head depend on the seed of the run.
         set_seed(args.seed)
-        if train:
-            data_args.lengthen(args, len(datasets["train"]))
         options = {"train": train, "new_classifier": new_classifier, "length": length}
-        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
-        kept = KeptEvaluation(classification_metrics(metrics, config))
-        trainer = GMLPTrainer(
-            model=model,
+        return GMLPTrainer(
+            model=load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options),
             args=args,
-            train_dataset=datasets.get("train"),
+            train_dataset=train_rows,
             eval_dataset=validation.get("", validation or None),
             processing_class=tokenizer,
             data_collator=DataCollatorWithPadding(tokenizer, padding, max_length=length),
             compute_loss_func=loss,
-            compute_metrics=kept,
+            compute_metrics=KeptEvaluation(classification_metrics(metrics, config)),
             preprocess_logits_for_metrics=logits_only,
-            callbacks=data_args.callbacks(args),
+            callbacks=callbacks,
             metric_names=names,
             in_series=bool(data_args.seeds),
             card=data_args.card_facts(model_args),
         )
-        results = trainer.train_and_evaluate(checkpoint) | baseline
-        if "validation" in splits and trainer.is_world_process_zero():
-            write_report(trainer, kept, visible_columns(splits["validation"]))
+
+    def run(args: RunArguments, checkpoint: str | None):
+        if train:
+            data_args.lengthen(args, len(datasets["train"]))
+        trainer = make_trainer(args, datasets.get("train"), data_args.callbacks(args, labels.problem_type))
+        results = trainer.train_and_evaluate(checkpoint)
+        if "validation" in splits:
+            kept = trainer.compute_metrics
+            evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
+            if train and (folds := data_args.folds(trainer, results["train_runtime"], len(splits["validation"]))):
+                rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
+                numbers = fold_numbers(rows["labels"][:], folds)
+                logits = cross_validate(make_trainer, trainer, tokenized, numbers)
+                evaluation = Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), None, True)
+                if baseline is not None:
+                    evaluation.baseline = cross_validated_baseline(rows, numbers)
+            results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
         for split in tests:
             output = trainer.predict(datasets[split], metric_key_prefix=split)
             results |= output.metrics
@@ -421,5 +450,7 @@ def main():
                 name = "predictions.tsv" if len(tests) == 1 else f"{split}_predictions.tsv"
                 write_predictions(Path(args.output_dir, name), output.predictions, config)
         trainer.finish(results)
+        if "validation" in splits and trainer.is_world_process_zero():
+            conclude(trainer, evaluation)
 
     series.make_runs(training_args, runs, run, checkpoint)

@@ -46,12 +46,14 @@ from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,
+    Evaluation,
     KeptEvaluation,
     balanced_weights,
     check_evaluation,
     classification_loss,
+    conclude,
+    finish_evaluation,
     logits_only,
-    write_report,
 )
 from .pixels import ImageCollator
 
@@ -159,12 +161,11 @@ def load_images(
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: pass --train_dir, --train_file or a --dataset_name with them.")
     options: dict = {"trained": trained, "train": train, "do_regression": False}
-    splits, labels = number_labels(splits, [image_column], label_column, **options)
+    splits, labels = number_labels(splits, {image_column: "image"}, label_column, **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image: pass --label_column_name.")
     for split, dataset in splits.items():
         try:
-            dataset = dataset.rename_columns({image_column: "image"})
             splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
         except (NotImplementedError, TypeError, ValueError) as error:
             fault = f"The column {image_column!r} of the {split} data holds neither images nor paths"
@@ -395,8 +396,12 @@ def main():
         hyperparameters=data_args.augmentation(),
     )
     metrics = trainer.train_and_evaluate(checkpoint)
-    if eval_dataset is not None and trainer.is_world_process_zero():
-        write_report(trainer, kept, pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]}))
+    if eval_dataset is not None:
+        files = pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]})
+        evaluation = Evaluation(kept.logits, kept.labels, files)
+        metrics |= finish_evaluation(trainer, evaluation, data_args.calibrate and training_args.do_train)
     # Trainer's FLOPs count pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)
+    if eval_dataset is not None and trainer.is_world_process_zero():
+        conclude(trainer, evaluation)

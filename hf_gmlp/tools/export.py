@@ -29,7 +29,7 @@ from transformers.exporters.utils import get_leaf_tensors
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .predict import as_forward, classify, read_rows
+from .predict import as_forward, chunks, open_classifier, read_rows
 
 # Format -> file of the program, and file of the program with 8-bit weights.
 FORMATS = {
@@ -77,7 +77,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
             for name, program in programs.items():
                 model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
                 scores.append(f"{name} {accuracy(model, checkpoint, eval_file)}")
-            lines.append(f"accuracy on {eval_file}: {', '.join(scores)}")
+            lines += [f"{eval_file}, {score}" for score in scores]
         for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
             part.save_pretrained(stage)
         stage.rename(out)
@@ -88,11 +88,12 @@ def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
     """Return the accuracy on a file or folder, or raise an InputError if it has no labels for the model."""
     if not type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
         raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
-    label_column = "folder" if is_image(model) else "label"
-    _, words = classify(model, checkpoint, read_rows(path), path, label_column=label_column)
-    if words is None:
-        raise InputError("--eval_file is for models that predict one class per row: leave it out.")
-    return words.partition(":")[0]
+    classifier = open_classifier(model, checkpoint, path)
+    for rows in chunks(read_rows(path)):
+        classifier(rows)
+    if (words := classifier.score()) is None:
+        raise InputError(f"{path} has no labels of the model: name a file with the columns of its training.")
+    return words
 
 
 def open_for_export(checkpoint: str) -> PreTrainedModel:

@@ -1,19 +1,19 @@
 """`hf-gmlp serve`: a gradio page to try a trained model in the browser."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pandas
-import PIL.Image
-import transformers
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
-from ..loading import open_config, open_image_processor, open_model, open_tokenizer
+from ..loading import open_config, open_image_processor, open_tokenizer
 from ..processor import decode
-from ..tokenizer import open_ended
+from ..tokenizer import open_ended, text_length
+from .predict import load
 from .question_answering import QuestionAnswerer
 
 # gradio reads these variables when it is imported.
@@ -25,8 +25,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 LOOPBACK = ["127.0.0.1", "localhost"]
 MAX_CHARACTERS = 50_000
 SENTENCE = "The committee accepted the proposal after a long debate."
-# Pillow refuses images with more than twice as many pixels.
-PIL.Image.MAX_IMAGE_PIXELS = 25_000_000
 
 
 def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
@@ -35,7 +33,7 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     page = make_page(checkpoint)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "show_error": True, "theme": theme}
-    options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "footer_links": ["api"]}
+    options |= {"server_name": host, "server_port": port or None, "max_file_size": "100mb", "footer_links": ["api"]}
     if host in LOOPBACK:
         # Without this check, a website whose domain resolves to this address could read the page (DNS rebinding).
         options["app_kwargs"] = {"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]}
@@ -56,12 +54,21 @@ def make_page(checkpoint: str) -> gr.Blocks:
     head = next((head for head in pages if name.endswith(head)), None)
     if head is None:
         raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
-    model = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
+    model = load(checkpoint, head)
     classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
-    with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
-        gr.Markdown(f"# {Path(checkpoint).name}\n{name}" + (f"\n\nClasses: {classes}" if classes else ""))
+    with gr.Blocks(title=Path(checkpoint).name, analytics_enabled=False) as page:
+        lines = [f"# {Path(checkpoint).name}", description(checkpoint), classes and f"Classes: {classes}"]
+        gr.Markdown("\n\n".join(filter(None, lines)))
         pages[head](model.eval(), checkpoint)
     return page.queue(default_concurrency_limit=1, max_size=32)
+
+
+def description(checkpoint: str) -> str:
+    """Return the first sentence of the model card's text, "" without a card."""
+    path = Path(checkpoint, "README.md")
+    text = ModelCard.load(path).text if path.is_file() else ""
+    sentence = re.search(r"^# .*\n\s*([^#\s][^.]*(\.\S[^.]*)*\.)", text, re.MULTILINE)
+    return " ".join(sentence[1].split()) if sentence else ""
 
 
 def own_examples(checkpoint: str, column: str) -> list[str]:
@@ -84,9 +91,11 @@ def own_examples(checkpoint: str, column: str) -> list[str]:
     return [str(example) for example in examples if column == "text" or Path(example).is_file()]
 
 
-def check_length(*texts: str):
-    """Raise an error, which the page shows, if a text is too long."""
-    if max(map(len, texts)) > MAX_CHARACTERS:
+def check(value: str | None, *texts: str):
+    """Raise an error, which the page shows, if the first input is empty, or a text is too long."""
+    if not (value or "").strip():
+        raise gr.Error("There is no input yet.", print_exception=False)
+    if max(len(text or "") for text in (value, *texts)) > MAX_CHARACTERS:
         raise gr.Error(f"A text may have at most {MAX_CHARACTERS} characters: shorten it.", print_exception=False)
 
 
@@ -97,8 +106,13 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
     mask = str(pipe.tokenizer.mask_token)
 
+    longest = text_length(model.config, pipe.tokenizer)
+
     def fill(text: str) -> list[list]:
-        check_length(text)
+        check(text)
+        if (count := len(pipe.tokenizer(text)["input_ids"])) > longest:
+            message = f"The text has {count} tokens, and the model accepts {longest}: shorten it."
+            raise gr.Error(message, print_exception=False)
         answers = pipe(text)
         masks = answers if isinstance(answers[0], list) else [answers]
         return [[i, row["token_str"], round(row["score"], 4)] for i, rows in enumerate(masks, 1) for row in rows]
@@ -109,10 +123,12 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
 
 
 def classify_text(model: PreTrainedModel, checkpoint: str):
-    pipe = pipeline("text-classification", model=model, tokenizer=open_tokenizer(checkpoint), top_k=None)
+    tokenizer = open_tokenizer(checkpoint)
+    options: dict[str, Any] = {"truncation": True, "max_length": text_length(model.config, tokenizer)}
+    pipe = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None, **options)
 
     def classify(text: str, pair: str) -> dict[str, float] | float:
-        check_length(text, pair)
+        check(text, pair)
         rows = pipe({"text": text, "text_pair": pair or None})
         # The output of a regression is a number.
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
@@ -126,7 +142,8 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
     answerer = QuestionAnswerer(model, open_tokenizer(checkpoint))
 
     def answer(question: str, context: str) -> list[list]:
-        check_length(question, context)
+        check(question, context)
+        check(context)
         answers: Any = answerer(question, context, top_k=5)
         return [list(row.values()) for row in answers]
 
@@ -139,10 +156,16 @@ def classify_images(model: PreTrainedModel, checkpoint: str):
     processor = open_image_processor(checkpoint)
     pipe = pipeline("image-classification", model=model, image_processor=processor, top_k=5)
 
-    def classify(path: str) -> dict[str, float]:
-        return {row["label"]: row["score"] for row in pipe(decode({"bytes": None, "path": path}))}
+    def classify(path: str | None) -> dict[str, float]:
+        check(path)
+        try:
+            return {row["label"]: row["score"] for row in pipe(decode({"bytes": None, "path": path}))}
+        except InputError as error:
+            raise gr.Error(str(error).replace(str(path), Path(str(path)).name), print_exception=False) from None
 
     image = gr.Image(label="Image", type="filepath", image_mode=None)
+    # gradio would open the file, for which Pillow has a limit of pixels.
+    vars(image)["preprocess"] = lambda payload: payload and payload.path
     gr.Interface(classify, image, gr.Label(label="Classes"), examples=own_examples(checkpoint, "file") or None)
 
 
@@ -150,7 +173,7 @@ def continue_text(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
     def write(text: str, new_tokens: int, temperature: float) -> str:
-        check_length(text)
+        check(text)
         room = model.config.max_position_embeddings - len(pipe.tokenizer(text)["input_ids"])
         if room < 1:
             raise gr.Error("The text fills all positions of the model: shorten it.", print_exception=False)

@@ -1,18 +1,24 @@
 """The output folder of a run: its lock, its settings, and the checkpoint to resume from."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import InputError
 from .arguments import BaseModelArguments, DataArguments, RunArguments
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +99,24 @@ def check_same(folder: Path, earlier: dict, settings: dict):
         )
 
 
-def check_rows(args: RunArguments, rows: int):
-    """Add the number of training rows to the settings; raise InputError if a run resumes with another number."""
+def check_rows(args: RunArguments, rows: "Dataset", config: PreTrainedConfig):
+    """Add facts about the training rows to the settings: their number, and of a classifier the names of the classes and
+    a hash of the labels. Raise InputError if a run resumes with other rows.
+    """
     folder = Path(args.output_dir)
     settings = read_settings(folder)
-    if settings and args.process_index == 0:
-        check_same(folder, settings, settings | {"train_rows": rows})
-        write_json(folder / SETTINGS, settings | {"train_rows": rows})
+    if not settings or args.process_index != 0:
+        return
+    facts: dict[str, object] = {"train_rows": len(rows)}
+    if "labels" in rows.column_names:
+        digest = hashlib.sha256(json.dumps(rows["labels"][:]).encode())
+        if "image" in rows.column_names and rows[0]["image"]["bytes"] is None:
+            # Pictures that were moved to the folder of another class.
+            for image in rows["image"]:
+                digest.update(Path(image["path"]).name.encode())
+        facts |= {"classes": list(config.id2label.values()), "labels_sha256": digest.hexdigest()}
+    check_same(folder, settings, settings | facts)
+    write_json(folder / SETTINGS, settings | facts)
 
 
 def read_settings(folder: Path) -> dict:
@@ -123,7 +140,8 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
         if args.process_index == 0:
             claim(folder)
         if (folder / FINISHED).is_file():
-            raise InputError(f"{folder} holds a finished run: choose another --output_dir, or delete it.")
+            push = f", push it (hf upload REPOSITORY {folder})" if args.push_to_hub else ""
+            raise InputError(f"{folder} holds a finished run: choose another --output_dir{push}, or delete it.")
         if not args.do_train:
             if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
@@ -167,7 +185,11 @@ def is_complete(checkpoint: Path) -> bool:
     """
     # DeepSpeed writes a folder global_step*; FSDP writes folders pytorch_model* and optimizer*.
     weights, optimizer = ("*.safetensors", "*pytorch_model*", "global_step*"), ("*optimizer*", "global_step*")
+    parts = (weights, optimizer, ("rng_state*",), ("scheduler.pt", "global_step*"))
     try:
+        for index in checkpoint.glob("*.index.json"):
+            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            parts += tuple((shard,) for shard in set(shards))
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         for path in checkpoint.iterdir():
             if path.suffix == ".safetensors":
@@ -177,7 +199,6 @@ def is_complete(checkpoint: Path) -> bool:
                 zipfile.ZipFile(path).close()
     except (OSError, ValueError, SafetensorError, zipfile.BadZipFile):
         return False
-    parts = (weights, optimizer, ("rng_state*",))
     return all(any(any(checkpoint.glob(pattern)) for pattern in patterns) for patterns in parts)
 
 
@@ -193,4 +214,6 @@ def checkpoint_to_resume(args: RunArguments) -> Path | None:
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
         logger.warning("Skipping %s, which is incomplete or corrupted", checkpoint)
+    if checkpoints(folder):
+        logger.warning("No checkpoint in %s is complete: starting from step 0", folder)
     return None

@@ -123,7 +123,7 @@ class GMLPTrainer(Trainer):
                 f"There are {len(rows)} training samples, less than a batch of {batch}, and --dataloader_drop_last "
                 f"drops incomplete batches: lower --per_device_train_batch_size."
             )
-        run_folder.check_rows(self.args, len(rows))
+        run_folder.check_rows(self.args, rows, self.model.config)
         return super().get_train_dataloader()
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
@@ -164,9 +164,14 @@ class GMLPTrainer(Trainer):
     def set_initial_training_values(self, *args, **kwargs):
         epochs, steps_per_epoch, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
         if self.checkpoint is not None:
-            step = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME))).global_step
+            state = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME)))
+            stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {})
+            counter = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
+            is_finished = state.global_step >= max_steps or counter >= stopping.get("args", {}).get(
+                "early_stopping_patience", math.inf
+            )
             # Trainer would stop only after another step. If all steps are done, no epoch is left.
-            epochs = epochs if step < max_steps else step // steps_per_epoch
+            epochs = state.global_step // steps_per_epoch if is_finished else epochs
         return epochs, steps_per_epoch, *numbers, max_steps
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
@@ -290,7 +295,13 @@ class GMLPTrainer(Trainer):
             run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)
         self.log_metrics("final", results)
         if self.args.push_to_hub:
-            self.push_to_hub()
+            try:
+                self.push_to_hub()
+            except Exception as error:
+                # Errors of the network have other types in each version of huggingface_hub.
+                command = f"hf upload {self.hub_model_id} {self.args.output_dir} . --exclude 'checkpoint-*' '_*'"
+                message = f"The run is finished, but the push to the Hub failed ({hub_reason(error)})."
+                raise InputError(f"{message} Push it with: {command}") from error
         elif self.args.do_train:
             self.create_model_card()
 

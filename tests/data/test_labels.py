@@ -99,7 +99,7 @@ def test_class_numbers_are_accepted_as_labels():
     config = classifier([f"LABEL_{number}" for number in range(12)])
     data = Dataset.from_dict({"text": ["x", "y"], "label": ["10", "2"]})
     trained = trained_labels(config, HEAD)
-    splits, labels = number_labels({"validation": data}, ["text"], "label", trained=trained, train=False)
+    splits, labels = number_labels({"validation": data}, {"text": "text"}, "label", trained=trained, train=False)
     assert splits["validation"]["labels"][:] == [10, 2] and labels.names[11] == "11"
     assert not set_labels(config, labels, HEAD, train=False, new_classifier=False)
     assert config.id2label[10] == "10"
@@ -108,7 +108,7 @@ def test_class_numbers_are_accepted_as_labels():
 def test_label_type_is_logged_in_one_line(caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"text": ["x"] * 4, "label": ["a", "b", "a", "c"]})
-    number_labels({"train": data}, ["text"], "label", trained=None, train=True)
+    number_labels({"train": data}, {"text": "text"}, "label", trained=None, train=True)
     assert "'label': 3 classes: a 2, b 1, c 1" in caplog.text
     assert count_labels([0.5, 2.5], NUMBERS).startswith("numbers from 0.5 to 2.5, mean 1.5")
     assert count_labels([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], SEVERAL) == "any of 3 classes: a 2, b 1, c 0"

@@ -19,7 +19,7 @@ def load(tmp_path):
 
     def load(*kinds, trained=None, **arguments):
         access = Access(str(tmp_path / "cache"))
-        return load_sentences(GlueArguments(**arguments), kinds or ["train"], trained=trained, access=access)
+        return load_sentences(GlueArguments(**arguments), kinds or ["train"], trained=trained, access=access)[:2]
 
     return load
 

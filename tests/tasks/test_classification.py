@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
-from transformers import EvalPrediction, TrainingArguments
+from transformers import EvalPrediction, TrainerState, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_gmlp import GMLPConfig
@@ -16,9 +16,12 @@ from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labe
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
-    KeptEvaluation,
+    Evaluation,
     balanced_weights,
+    calibrate_classifier,
     classification_loss,
+    conclude,
+    fold_numbers,
     write_report,
 )
 from hf_gmlp.tasks.glue import classification_metrics
@@ -96,12 +99,18 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
 
 def reported(folder, config, logits, labels):
     """Write the report of an evaluation with these logits, and return the table of predictions."""
-    kept = KeptEvaluation(lambda prediction: {})
-    kept(EvalPrediction(np.asarray(logits), np.asarray(labels)))
-    args = TrainingArguments(folder, use_cpu=True)
-    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={})
-    write_report(trainer, kept, pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]}))
+    rows = pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]})
+    evaluation = Evaluation(np.asarray(logits), np.asarray(labels), rows)
+    args, state = TrainingArguments(folder, use_cpu=True), TrainerState(global_step=3, best_global_step=3)
+    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, state=state)
+    write_report(trainer, evaluation)
+    conclude(trainer, evaluation)
     return pandas.read_csv(folder / "eval_predictions.csv", keep_default_na=False)
+
+
+def read_report(folder):
+    report = json.loads((folder / "report.json").read_text())
+    return report | {row["name"]: row for row in report["scores"]}
 
 
 def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
@@ -112,11 +121,11 @@ def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
     assert (table["label"] == names[labels]).all() and (table["prediction"] == names[predictions]).all()
     expected = torch.from_numpy(logits).softmax(-1).max(-1).values
     np.testing.assert_allclose(table["probability"], expected, atol=1e-4)
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = read_report(tmp_path)
     scores = precision_recall_fscore_support(labels, predictions)
     for number, name in enumerate(names):
         row = report[name]
-        values = [row["precision"], row["recall"], row["f1-score"], row["support"]]
+        values = [float(row[score]) for score in ("precision", "recall", "f1-score", "support")]
         assert_close(values, [float(score[number]) for score in scores])
     assert report["confusion_matrix"][1][2] == ((labels == 1) & (predictions == 2)).sum()
     text = (tmp_path / "report.txt").read_text()
@@ -128,7 +137,7 @@ def test_the_mean_of_the_report_is_the_metric_with_an_absent_class(tmp_path):
     config, labels = config_of("abcd"), np.array([0, 0, 1, 1, 2])
     logits = np.eye(4, dtype=np.float32)[[0, 1, 1, 1, 0]]
     reported(tmp_path, config, logits, labels)
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = read_report(tmp_path)
     expected = classification_metrics(["f1"], config)(EvalPrediction(logits, labels))["f1"]
     assert_close(report["macro avg"]["f1-score"], expected)
     assert "d" not in report and report["c"]["f1-score"] == 0
@@ -144,3 +153,53 @@ def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, capsys)
     assert table[["label", "prediction"]].values.tolist() == [["a", "a"], ["b", "a, b"]]
     table = reported(tmp_path, config_of(None, REGRESSION), [[0.5], [2.0]], [1.0, 2.0])
     assert table["prediction"].tolist() == [0.5, 2.0]
+
+
+def test_classes_may_have_the_names_of_averages_or_dollar_signs(tmp_path, capsys):
+    names = ["accuracy", "macro avg", "$", "$$", "a$b$c", r"$\x$"]
+    reported(tmp_path, config_of(names), np.eye(6, dtype=np.float32), np.arange(6))
+    scores = json.loads((tmp_path / "report.json").read_text())["scores"]
+    assert [row["name"] for row in scores] == [*names, "macro avg", "weighted avg"]
+    assert "accuracy" in capsys.readouterr().out and (tmp_path / "confusion_matrix.png").stat().st_size > 0
+
+
+def test_the_last_sentence_compares_with_a_baseline(tmp_path, capsys):
+    labels = np.arange(300) % 2
+    logits = np.eye(2)[labels]
+    logits[:30] = logits[:30, ::-1]
+    rows, config = pandas.DataFrame({"text": labels}), config_of("ab")
+    args, state = TrainingArguments(tmp_path, use_cpu=True), TrainerState(global_step=9, best_global_step=3)
+    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, state=state)
+    cases = {90: "the model is better by 20.0 points", 30: "may be chance", 3: "the baseline is better by 9.0 points"}
+    for wrong, message in cases.items():
+        baseline = np.where(np.arange(300) < wrong, 1 - labels, labels)
+        conclude(trainer, Evaluation(logits, labels, rows, baseline))
+        printed = capsys.readouterr().out
+        assert "accuracy 0.900 (95 % interval 0.861 to 0.929; 270 of 300 rows)" in printed
+        assert message in printed and ("sentence encoder" in printed) == (wrong < 90)
+    conclude(trainer, Evaluation(logits[:2], labels[:2], rows[:2]))
+    assert "2 rows are too few" in capsys.readouterr().out
+
+
+def test_a_temperature_becomes_part_of_the_classifier():
+    random = np.random.default_rng(0)
+    features, labels = torch.randn(400, 8), random.integers(3, size=400)
+    classifier = torch.nn.Linear(8, 3)
+    logits = 5 * np.eye(3)[np.where(random.random(400) < 0.7, labels, random.integers(3, size=400))]
+    evaluation, before = Evaluation(logits.copy(), labels, pandas.DataFrame()), classifier(features)
+    calibrate_classifier(classifier, evaluation)
+    temperature = logits.max() / evaluation.logits.max()
+    assert_close(classifier(features), before / temperature)
+    assert 2 < temperature < 4 and f"temperature {temperature:.2f}" in evaluation.calibration
+    few = Evaluation(logits[:99], labels[:99], pandas.DataFrame())
+    calibrate_classifier(classifier, few)
+    assert "not calibrated" in few.calibration and few.logits is not None
+    assert_close(classifier(features), before / temperature)
+
+
+def test_every_fold_has_the_same_fraction_of_each_class():
+    labels = ["a"] * 20 + ["b"] * 10 + ["c"] * 3
+    numbers = fold_numbers(labels, 5)
+    for name, least in (("a", 4), ("b", 2), ("c", 0)):
+        counts = np.bincount(numbers[np.array(labels) == name], minlength=5)
+        assert counts.min() >= least and counts.max() <= least + 1

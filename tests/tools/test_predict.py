@@ -3,17 +3,19 @@
 import bz2
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
-from datasets import Dataset
 from transformers import ViTImageProcessor, pipeline
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
 from hf_gmlp.context import extend_context
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.predict import predict, true_classes
+from hf_gmlp.tools import predict as module
+from hf_gmlp.tools.predict import Classifier, Writer, predict
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..samples import flat, squad
@@ -43,7 +45,7 @@ def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys
     if kind in ("csv", "tsv"):
         rows.to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
     elif kind == "txt":
-        path.write_text("\n\n".join(TEXTS) + "\n")
+        path.write_text("\n".join(TEXTS) + "\n")
     else:
         rows.to_json(path, orient="records", lines=kind != "json")
     predict(checkpoint, str(path), str(output), batch_size=3)
@@ -52,7 +54,10 @@ def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys
     assert list(table.columns[: len(columns)]) == columns and len(table.columns) == len(columns) + 6
     if kind != "txt":
         assert table["id"].tolist() == ["007", "8", "9", "10"]
-        assert "Accuracy 0.6667: 2 of 3 are as in the column 'class'" in capsys.readouterr().out
+        assert (
+            "Accuracy 0.667 (95 % interval 0.208 to 0.939; 2 of 3 rows), by the column 'class'"
+            in capsys.readouterr().out
+        )
     for rank, suffix in enumerate(("", "_2", "_3")):
         assert table[f"prediction{suffix}"].tolist() == [ranked[rank]["label"] for ranked in expected]
         scores = [ranked[rank]["score"] for ranked in expected]
@@ -77,7 +82,7 @@ def test_quotation_marks_in_tsv_files_are_text(tmp_path, checkpoint, capsys):
     predict(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.csv"))
     assert pandas.read_csv(tmp_path / "out.csv")["text"].tolist() == ['"w1 w2', "w3", '"w4']
     printed = capsys.readouterr().out
-    assert "Texts: text" in printed and "of 3 are as in the column 'label'" in printed
+    assert "Texts: text" in printed and "of 3 rows), by the column 'label'" in printed
 
 
 def test_rows_without_text_have_no_prediction(tmp_path, checkpoint, capsys):
@@ -88,8 +93,8 @@ def test_rows_without_text_have_no_prediction(tmp_path, checkpoint, capsys):
     table = pandas.read_csv(tmp_path / "out.csv", keep_default_na=False)
     assert table["prediction"].tolist() == [expected[0], "", expected[1]]
     printed = capsys.readouterr().out
-    assert "prediction: 1, such as: row 2 has no text." in printed
-    assert f"{int(expected[0] == 'bad')} of 1 are" in printed
+    assert "prediction: 1, such as: no text" in printed
+    assert f"{int(expected[0] == 'bad')} of 1 rows" in printed
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ def test_pairs_are_classified_and_labels_may_be_numbers(tmp_path, checkpoint, ca
         (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
         predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), flag, top_k=1)
     assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
-    assert "Accuracy 1.0000" in capsys.readouterr().out
+    assert "Accuracy 1.000 " in capsys.readouterr().out
 
 
 def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_model, capsys):
@@ -146,7 +151,7 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     assert table["prediction"].tolist() == expected
     right = sum(label == name for label, name in zip(expected, table["folder"]))
     printed = capsys.readouterr().out
-    assert f"{right} of 6 are as in the column 'folder'" in printed and "1 .heic (not a supported image)" in printed
+    assert f"{right} of 6 rows), by the column 'folder'" in printed and "1 .heic (not a supported image)" in printed
     assert f"{len(COLORS)} in @eaDir" in printed
     (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
     predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
@@ -190,26 +195,96 @@ def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, per
     expected = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=2, handle_impossible_answer=True)
     probabilities = pandas.read_csv(tmp_path / "out.csv")["probability"]
     np.testing.assert_allclose(probabilities, [ranked[0]["score"] for ranked in expected], atol=1e-4)
-    assert re.search(r"^exact [\d.]+, f1 [\d.]+$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^exact [\d.]+, f1 [\d.]+, \d+ questions$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_the_label_column_is_recognized(text_config):
-    rows = Dataset.from_dict({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
-    model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
-    # The first matching column is used. Numbers match only in a selected column or one called "label".
-    assert true_classes(model, rows) == ("label", ["good", None])
-    assert true_classes(model, rows, "stars") == ("stars", ["bad", "fine"])
-    assert true_classes(model, rows, "gold") == ("gold", ["fine", None])
-    assert true_classes(model, rows.select_columns(["stars", "text"])) is None
-    with pytest.raises(InputError, match="has the labels w2"):
-        true_classes(model, rows, "text")
-    # The usual names come first, and numbers that are names are not numbers of classes.
-    rows = Dataset.from_dict({"urgent": ["bad", "bad"], "category": ["good", "fine"]})
-    assert true_classes(model, rows) == ("category", ["good", "fine"])
-    stars = GMLPForSequenceClassification(text_config(id2label={0: "1", 1: "2", 2: "3"}))
-    assert true_classes(stars, Dataset.from_dict({"label": ["0", "1"]})) is None
-    model.config.problem_type = "multi_label_classification"
-    assert true_classes(model, rows) is None
+def pairs(config, rows, label_column=None):
+    """The labels of rows that a classifier compares with its predictions, as it reads them."""
+    classifier = Classifier(GMLPForSequenceClassification(config), "", label_column)
+    classifier.start(rows)
+    if classifier.label_column is not None:
+        classifier.compare([row[classifier.label_column] for row in rows], np.eye(config.num_labels)[: len(rows)])
+    return [truth for truth, _ in classifier.pairs]
+
+
+def test_the_label_column_is_that_of_the_training_or_has_a_usual_name(text_config):
+    config = text_config(id2label=dict(enumerate(NAMES)))
+    rows = [
+        {"stars": "0", "text": "bad", "label": "2", "gold": "fine", "note": "good"},
+        {"stars": "1", "text": "w2", "label": "", "gold": "", "note": "good"},
+    ]
+    assert pairs(config, rows) == ["good"]
+    assert pairs(config, rows, "stars") == ["bad", "fine"] and pairs(config, rows, "gold") == ["fine"]
+    with pytest.raises(InputError, match="has the labels x"):
+        pairs(config, [{"text": "x"}], "text")
+    # A column that happens to hold names of classes is not compared, and neither are other labels.
+    assert pairs(config, [{"note": "good"}]) == [] == pairs(config, [{"label": "other"}, {"label": "good"}])
+    # Numbers that are names are not numbers of classes.
+    assert pairs(text_config(id2label={0: "1", 1: "2", 2: "3"}), [{"label": "0"}, {"label": "1"}]) == []
+    config.label_column = "gold"
+    assert pairs(config, [{"label": "good", "gold": "bad"}, {"label": "good", "gold": "other"}]) == ["bad"]
+
+
+def test_regressions_and_models_of_several_classes_have_scores(text_config):
+    config = text_config(num_labels=1, problem_type="regression")
+    classifier = Classifier(GMLPForSequenceClassification(config), "")
+    classifier.start([{"label": "1.5"}])
+    classifier.compare(["1.5", "3", "n/a", "4", ""], np.array([[1.0], [2.0], [0.0], [2.5], [9.0]]))
+    assert classifier.score().startswith("Pearson 0.99") and classifier.other_labels == ["n/a"]
+    config = text_config(id2label=dict(enumerate(NAMES)), problem_type="multi_label_classification")
+    classifier = Classifier(GMLPForSequenceClassification(config), "")
+    classifier.start([{"label": ["bad", "good"]}])
+    classifier.compare([["bad", "good"], ["fine"]], np.array([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]]))
+    # Three of the three labels are predicted, and one more.
+    assert classifier.score().startswith("F1 0.8571 of all classes; Accuracy 0.500")
+
+
+def test_the_text_columns_are_those_of_the_training(tmp_path, checkpoint, capsys):
+    config = json.loads(Path(checkpoint, "config.json").read_text()) | {"text_columns": ["body"]}
+    shutil.copytree(checkpoint, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    for columns, message in (("text,body", "Texts: body"), ("sentence1", "Texts: sentence1")):
+        (tmp_path / "x.csv").write_text(f"{columns}\nw1,w2\n" if "," in columns else f"{columns}\nw1\n")
+        predict(str(tmp_path / "model"), str(tmp_path / "x.csv"), str(tmp_path / "out.csv"))
+        assert message in capsys.readouterr().out
+    (tmp_path / "x.csv").write_text("sentence1,sentence2\nw1,w2\n")
+    with pytest.raises(InputError, match="the model was trained on body"):
+        predict(str(tmp_path / "model"), str(tmp_path / "x.csv"), str(tmp_path / "out.csv"))
+
+
+def test_rows_are_written_in_their_order_and_in_chunks(tmp_path, checkpoint, monkeypatch, capsys):
+    texts = [" ".join(f"w{(i + k) % 20}" for k in range(1 + i % 9)) for i in range(50)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": t, "when": "2026-01-02"}) + "\n" for t in texts))
+    predict(checkpoint, str(tmp_path / "x.jsonl"), str(tmp_path / "whole.jsonl"), batch_size=4)
+    monkeypatch.setattr(module, "CHUNK", 8)
+    for ending in (".jsonl", ".parquet", ".csv"):
+        predict(checkpoint, str(tmp_path / "x.jsonl"), str(tmp_path / f"parts{ending}"), batch_size=3)
+    whole = pandas.read_json(tmp_path / "whole.jsonl", lines=True, convert_dates=False)
+    assert whole["text"].tolist() == texts and set(whole["when"]) == {"2026-01-02"}
+    for table in (
+        pandas.read_json(tmp_path / "parts.jsonl", lines=True, convert_dates=False),
+        pandas.read_parquet(tmp_path / "parts.parquet"),
+        pandas.read_csv(tmp_path / "parts.csv"),
+    ):
+        pandas.testing.assert_frame_equal(table, whole, atol=2e-4, check_dtype=False)
+
+
+def test_an_interrupted_command_keeps_the_finished_rows(tmp_path, checkpoint, monkeypatch, capsys):
+    (tmp_path / "x.csv").write_text("text\n" + "w1\n" * 20)
+    monkeypatch.setattr(module, "CHUNK", 8)
+    write, calls = Writer.write, []
+
+    def interrupt(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        write(*args)
+
+    monkeypatch.setattr(Writer, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        predict(checkpoint, str(tmp_path / "x.csv"), str(tmp_path / "out.csv"))
+    assert "first 16 rows are in" in capsys.readouterr().out and not (tmp_path / "out.csv").exists()
+    assert len(pandas.read_csv(tmp_path / "out.csv.partial")) == 16
 
 
 @pytest.mark.heavy
@@ -235,7 +310,8 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text,prediction\nx,y\n", {}, "column 'prediction'"),
         ("text\n", {}, "no rows"),
         ("text,label\nx,0,\n", {}, "more cells than the header"),
-        ("text,label\n ,0\n", {}, "No row can be predicted: row 1 has no text"),
+        ("text,label\n ,0\n", {}, "No row can be predicted: no text"),
+        ("text,prediction_2\nx,y\n", {}, "column 'prediction_2'"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
         ('text\n"x\n', {}, "cannot be read"),
@@ -261,5 +337,6 @@ def test_wrong_paths_and_models_are_refused(tmp_path, checkpoint, text_config, p
     write_photos(tmp_path / "photos", 1, seed=0)
     with pytest.raises(InputError, match="classifies texts"):
         predict(checkpoint, str(tmp_path / "photos"), str(tmp_path / "out.csv"))
-    with pytest.raises(InputError, match="--output"):
-        predict(checkpoint, str(tmp_path / "x.txt"), str(tmp_path))
+    for output in (tmp_path, tmp_path / "out.tsv", tmp_path / "out.xlsx"):
+        with pytest.raises(InputError, match="--output"):
+            predict(checkpoint, str(tmp_path / "x.txt"), str(output))

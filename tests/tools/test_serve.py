@@ -81,7 +81,8 @@ def test_masks_are_filled(opened, folders):
     expected = pipeline("fill-mask", model=str(folders["masked"]), top_k=5)(text)
     assert [row[:2] for row in rows] == [[i, row["token_str"]] for i, mask in enumerate(expected, 1) for row in mask]
     assert len(client.predict("the <blank>", api_name="/fill")["data"]) == 5
-    for text, message in (("no gap", "<blank>"), ("x" * 60_000, "50000")):
+    long = "cat " * 20
+    for text, message in (("no gap", "<blank>"), ("x" * 60_000, "50000"), (" ", "input"), (long, "accepts 20")):
         with pytest.raises(gradio_client.exceptions.AppError, match=message):
             client.predict(text, api_name="/fill")
 
@@ -96,6 +97,14 @@ def test_a_text_or_pair_gets_the_probabilities_or_number_of_the_model(opened, fo
         assert_close(torch.tensor(float(output["label"])), logits[0], depth=2)
     else:
         assert_close(confidences(output), dict(zip(("no", "maybe", "yes"), logits.softmax(-1))), depth=2)
+
+
+def test_a_long_text_is_truncated_and_an_empty_one_is_refused(opened):
+    client = opened("classes")
+    assert confidences(client.predict("cat " * 600, "", api_name="/classify")).keys() == {"no", "maybe", "yes"}
+    for text in ("", " "):
+        with pytest.raises(gradio_client.exceptions.AppError, match="no input"):
+            client.predict(text, "", api_name="/classify")
 
 
 def test_answers_are_those_of_question_answerer(opened, folders):
@@ -114,9 +123,26 @@ def test_an_image_gets_the_probabilities_of_the_model(opened, folders, tmp_path)
         model = GMLPForImageClassification.from_pretrained(folders["image"])
         expected = model(**processor(Image.fromarray(pixels), return_tensors="pt")).logits[0].softmax(-1)
     assert_close(scores, dict(zip(("cat", "dog", "mouse"), expected)), depth=2)
-    Image.new("1", (8000, 8000)).save(tmp_path / "large.png")
-    with pytest.raises(gradio_client.exceptions.AppError, match="exceeds limit"):
-        client.predict(gradio_client.handle_file(tmp_path / "large.png"), api_name="/classify")
+    with pytest.raises(gradio_client.exceptions.AppError, match="no input"):
+        client.predict(None, api_name="/classify")
+
+
+def test_photos_of_200_million_pixels_are_reduced_and_other_large_files_refused(opened, tmp_path):
+    client, limit = opened("image"), Image.MAX_IMAGE_PIXELS
+    Image.new("L", (16_000, 12_500), 90).save(tmp_path / "photo.jpg")
+    output = client.predict(gradio_client.handle_file(tmp_path / "photo.jpg"), api_name="/classify")
+    assert confidences(output).keys() == {"cat", "dog", "mouse"}
+    for name in ("huge.jpg", "huge.png"):
+        Image.new("1", (16_000, 16_000)).save(tmp_path / name)
+        with pytest.raises(gradio_client.exceptions.AppError, match="^huge.* pixels"):
+            client.predict(gradio_client.handle_file(tmp_path / name), api_name="/classify")
+    assert Image.MAX_IMAGE_PIXELS == limit
+
+
+def test_the_page_describes_the_model_by_the_first_sentence_of_its_card(tmp_path):
+    sentence = serve.description(str(CHECKPOINTS / "amlp-mini-sst2"))
+    assert sentence.startswith("This text classifier is an aMLP, ") and sentence.endswith("2105.08050).")
+    assert serve.description(str(tmp_path)) == ""
 
 
 def test_examples_come_from_the_card_or_from_held_out_rows(folders, tmp_path):

@@ -1,0 +1,130 @@
+"""How far the scores and probabilities of a classifier can be trusted: intervals, temperature, and a comparison."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from scipy.stats import binomtest, pearsonr
+
+# With fewer rows, a temperature is not fitted, and scores are called uncertain.
+MIN_CALIBRATION_ROWS, MIN_SCORE_ROWS = 100, 200
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the number to divide logits by so that their probabilities are calibrated (Guo et al., 2017).
+
+    It minimizes the cross-entropy. As in Platt scaling, the targets are (N + 1) / (N + 2) instead of 1, so that rows
+    which are all classified correctly do not make the probabilities certain.
+
+    Args:
+        logits: [N, classes], of rows that the model was not trained on.
+        labels: [N], class ids.
+    """
+    rows, classes = logits.shape
+    targets = np.full(logits.shape, 1 / (rows + 2) / (classes - 1))
+    targets[np.arange(rows), labels] = (rows + 1) / (rows + 2)
+
+    def cross_entropy(log_temperature: float) -> float:
+        return -float((targets * log_softmax(logits / np.exp(log_temperature), axis=1)).sum())
+
+    return float(np.exp(minimize_scalar(cross_entropy, bounds=(np.log(0.01), np.log(100)), method="bounded").x))
+
+
+def calibration_error(logits: np.ndarray, labels: np.ndarray, bins: int = 10) -> float:
+    """Return the expected calibration error: the mean difference, weighted by rows, of the largest probability and
+    the accuracy in `bins` equal intervals of that probability.
+
+    Args:
+        logits: [N, classes].
+        labels: [N], class ids.
+    """
+    probabilities = softmax(logits, axis=1)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    bin_numbers = np.minimum((confidence * bins).astype(int), bins - 1)
+    return float(np.abs(np.bincount(bin_numbers, weights=confidence - right)).sum() / len(labels))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted temperature, and the expected calibration error without and with it."""
+
+    temperature: float
+    error_before: float
+    error_after: float
+
+
+def calibrate(logits: np.ndarray, labels: np.ndarray) -> Calibration | None:
+    """Fit a temperature on all rows, None if they are fewer than `MIN_CALIBRATION_ROWS`.
+
+    Each half of the rows is scaled by the temperature of the other half for `error_after`.
+
+    Args:
+        logits: [N, classes], of rows that the model was not trained on.
+        labels: [N], class ids.
+    """
+    if len(labels) < MIN_CALIBRATION_ROWS:
+        return None
+    halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
+    scaled = np.empty(logits.shape)
+    for half, other in (halves, halves[::-1]):
+        scaled[half] = logits[half] / fit_temperature(logits[other], labels[other])
+    errors = calibration_error(logits, labels), calibration_error(scaled, labels)
+    return Calibration(fit_temperature(logits, labels), *errors)
+
+
+def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
+    """Return the 95 % interval (Wilson) of an accuracy of `right` in `rows`."""
+    interval = binomtest(right, rows).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def accuracy_in_words(right: int, rows: int) -> str:
+    """Return an accuracy with its 95 % interval and the number of rows."""
+    low, high = accuracy_interval(right, rows)
+    return f"{right / rows:.3f} (95 % interval {low:.3f} to {high:.3f}; {right} of {rows} rows)"
+
+
+def correlation_in_words(predictions: np.ndarray, numbers: np.ndarray) -> str:
+    """Return Pearson's correlation with its 95 % interval and the number of rows, which are at least 4."""
+    result = pearsonr(predictions, numbers)
+    low, high = result.confidence_interval()
+    return f"{result.statistic:.3f} (95 % interval {low:.3f} to {high:.3f}; {len(numbers)} rows)"
+
+
+class Comparison(NamedTuple):
+    """The difference of two accuracies in points with its 95 % interval, and McNemar's exact p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def is_certain(self) -> bool:
+        return self.p_value < 0.05
+
+    def __str__(self) -> str:
+        if not self.is_certain:
+            return f"the difference ({self.low:+.1f} to {self.high:+.1f} points, 95 % interval) may be chance"
+        low, high = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
+        better = "model" if self.difference > 0 else "baseline"
+        interval = f"95 % interval {low:.1f} to {high:.1f}"
+        return f"the {better} is better by {abs(self.difference):.1f} points ({interval}), more than chance explains"
+
+
+def compare(right: np.ndarray, baseline_right: np.ndarray) -> Comparison:
+    """Compare the accuracies of a model and a baseline on the same rows.
+
+    The interval is that of Agresti and Min (2005), who add half a row to each of the four combinations.
+
+    Args:
+        right, baseline_right: [N], whether each row is classified correctly.
+    """
+    wins, losses, total = int((right & ~baseline_right).sum()), int((~right & baseline_right).sum()), len(right) + 2
+    center = (wins - losses) / total
+    margin = 1.96 * np.sqrt(((wins + losses + 1) / total - center**2) / total)
+    p_value = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    difference = 100 * (wins - losses) / len(right)
+    return Comparison(difference, 100 * (center - margin), 100 * (center + margin), float(p_value))

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from scipy.special import softmax
+from scipy.stats import norm
+
+from hf_gmlp.metrics.calibration import (
+    accuracy_interval,
+    calibrate,
+    calibration_error,
+    compare,
+    fit_temperature,
+)
+
+
+def sample(seed: int, rows: int, classes: int = 4, temperature: float = 1.0):
+    """Return logits that are `temperature` times those of the true probabilities, and labels from these."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.standard_normal((rows, classes))
+    labels = [rng.choice(classes, p=row) for row in softmax(logits, axis=1)]
+    return temperature * logits, np.array(labels)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 5.0])
+def test_the_temperature_of_the_logits_is_found(temperature):
+    logits, labels = sample(0, 4000, temperature=temperature)
+    assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.1)
+
+
+def test_rows_that_are_all_right_do_not_make_the_probabilities_certain():
+    labels = np.arange(200) % 2
+    logits = 3.0 * np.eye(2)[labels]
+    confidence = softmax(logits / fit_temperature(logits, labels), axis=1).max(axis=1)
+    assert confidence.max() == pytest.approx(201 / 202, abs=1e-3)
+
+
+def test_the_calibration_error_is_that_of_a_loop_over_bins():
+    logits, labels = sample(1, 300, temperature=3.0)
+    probabilities = softmax(logits, axis=1)
+    expected = 0.0
+    for low in np.arange(10) / 10:
+        rows = [
+            i
+            for i in range(300)
+            if low <= probabilities[i].max() < low + 0.1 or (low == 0.9 and probabilities[i].max() == 1)
+        ]
+        if rows:
+            right = np.mean(probabilities[rows].argmax(axis=1) == labels[rows])
+            expected += len(rows) / 300 * abs(right - probabilities[rows].max(axis=1).mean())
+    assert calibration_error(logits, labels) == pytest.approx(expected)
+
+
+def test_calibration_lowers_the_error_on_other_rows():
+    logits, labels = sample(2, 3000, temperature=4.0)
+    calibration = calibrate(logits[:300], labels[:300])
+    assert calibration.error_before > 0.15 > 0.1 > calibration.error_after
+    assert calibration_error(logits[300:] / calibration.temperature, labels[300:]) < 0.05
+    assert calibrate(logits[:99], labels[:99]) is None
+
+
+def test_the_interval_of_an_accuracy_is_that_of_wilson():
+    z, right, rows = norm.ppf(0.975), 68, 100
+    center, margin = right + z**2 / 2, z * np.sqrt(right * (rows - right) / rows + z**2 / 4)
+    expected = [(center - margin) / (rows + z**2), (center + margin) / (rows + z**2)]
+    assert accuracy_interval(right, rows) == pytest.approx(expected)
+    # Two rows say nearly nothing.
+    assert accuracy_interval(2, 2) == pytest.approx((0.342, 1.0), abs=1e-3)
+
+
+def test_a_paired_difference_is_named_only_if_it_is_more_than_chance():
+    model, baseline = np.arange(250) < 171, np.arange(250) < 186
+    assert str(compare(model, baseline)).startswith("the baseline is better by 6.0 points")
+    assert str(compare(baseline, model)).startswith("the model is better by 6.0 points")
+    # The same accuracies, but errors on different rows.
+    for other in (np.roll(model, 15), model):
+        assert not compare(model, other).is_certain and "may be chance" in str(compare(model, other))
+
+
+def test_intervals_of_differences_hold_the_true_one_in_nineteen_of_twenty_samples():
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(400):
+        baseline = rng.random(120) < 0.7
+        model = np.where(rng.random(120) < 0.8, baseline, rng.random(120) < 0.9)
+        comparison = compare(model, baseline)
+        held += comparison.low <= 100 * 0.2 * (0.9 - 0.7) <= comparison.high
+    assert held / 400 > 0.92
