@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from filelock import FileLock
 from safetensors.torch import save_file
 
+from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
@@ -34,6 +36,7 @@ def make_checkpoint(folder, step=4, state="{}"):
     save_file({"W": torch.zeros(9)}, checkpoint / "model.safetensors")
     torch.save({}, checkpoint / "optimizer.pt")
     torch.save({}, checkpoint / "rng_state.pth")
+    torch.save({}, checkpoint / "scheduler.pt")
     if state is not None:
         (checkpoint / "trainer_state.json").write_text(state)
     return checkpoint
@@ -79,21 +82,44 @@ def test_changed_command_is_refused_by_name(command, name, value):
             start_run(*command(**{name: value} | more))
 
 
-def test_another_number_of_rows_is_refused(command, tmp_path):
-    arguments = command()
+def rows_of(labels, files=None):
+    columns = {"input_ids": [[1]] * len(labels), "labels": labels}
+    if files is not None:
+        columns["image"] = [{"bytes": None, "path": path} for path in files]
+    return Dataset.from_dict(columns)
+
+
+def test_other_rows_labels_or_classes_are_refused(command, tmp_path):
+    arguments, config = command(), GMLPConfig(id2label={0: "negative", 1: "positive"})
     cut_off(arguments)
     start_run(*arguments)
-    check_rows(arguments[2], 100)
-    # The contents of the data are not compared.
+    check_rows(arguments[2], rows_of([0, 1, 1]), config)
+    # The texts are not compared.
     (tmp_path / "a.txt").write_text("One.\n\nThree.\n")
     assert start_run(*arguments) is not None
-    check_rows(arguments[2], 100)
-    with pytest.raises(InputError, match="train_rows was 100 and is 99"):
-        check_rows(arguments[2], 99)
-    # The number of rows may change if there is no checkpoint.
+    check_rows(arguments[2], rows_of([0, 1, 1]), config)
+    renamed = GMLPConfig(id2label={0: "happy", 1: "unhappy"})
+    for rows, other, message in (
+        (rows_of([0, 1]), config, "train_rows was 3 and is 2"),
+        (rows_of([1, 0, 0]), config, "labels_sha256 was"),
+        (rows_of([0, 1, 1]), renamed, 'classes was ."negative", "positive". and is ."happy", "unhappy".'),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_rows(arguments[2], rows, other)
+    # All may change if there is no checkpoint.
     shutil.rmtree(Path(arguments[2].output_dir) / "checkpoint-4")
     assert start_run(*arguments) is None
-    check_rows(arguments[2], 99)
+    check_rows(arguments[2], rows_of([1, 0]), renamed)
+
+
+def test_pictures_that_were_moved_to_the_folder_of_another_class_are_refused(command):
+    arguments, config = command(), GMLPConfig(id2label={0: "cat", 1: "dog"})
+    cut_off(arguments)
+    start_run(*arguments)
+    check_rows(arguments[2], rows_of([0, 1], ["a/cat/1.jpg", "a/dog/2.jpg"]), config)
+    check_rows(arguments[2], rows_of([0, 1], ["b/cat/1.jpg", "b/dog/2.jpg"]), config)
+    with pytest.raises(InputError, match="labels_sha256"):
+        check_rows(arguments[2], rows_of([0, 1], ["a/cat/2.jpg", "a/dog/1.jpg"]), config)
 
 
 def test_a_run_without_a_checkpoint_starts_again(command):
@@ -149,9 +175,12 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, options, caplog):
             checkpoint_to_resume(RunArguments(**flags, resume_from_checkpoint=str(name)))
     earlier = tmp_path / "checkpoint-4"
     assert checkpoint_to_resume(RunArguments(**flags, resume_from_checkpoint=str(earlier))) == earlier
+    for checkpoint in (earlier, tmp_path / "checkpoint-8"):
+        (checkpoint / "optimizer.pt").unlink()
+    assert checkpoint_to_resume(RunArguments(**flags)) is None and "starting from step 0" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt"])
 @pytest.mark.parametrize("is_truncated", [True, False])
 def test_checkpoints_with_corrupted_or_missing_files_are_skipped(command, name, is_truncated):
     checkpoint = make_checkpoint(cut_off(command()).parent, step=5)
