@@ -38,7 +38,10 @@ TASKS = {
 
 
 # Suffixes of metrics that are not results: Trainer's timings and counts.
-_COUNTS = ("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes")
+_COUNTS = (
+    *("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes"),
+    *("samples", "accuracy_low", "accuracy_high"),
+)
 
 
 def model_card(
