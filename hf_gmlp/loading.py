@@ -5,7 +5,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -94,8 +94,11 @@ def _open(auto_class: Any, kind: str, name: str | Path, file: str, errors: Any =
 
 def reason(name: str | Path, file: str, error: Exception) -> str:
     """Return in one line why something that should have a `file` cannot be loaded."""
-    is_missing = Path(name).is_dir() and not (Path(name) / file).exists()
-    return f"the folder has no {file}" if is_missing else hub_reason(error)
+    if Path(name).is_dir() and not (Path(name) / file).exists():
+        return f"the folder has no {file}"
+    # huggingface_hub takes every name that is not a folder for a repository.
+    is_path = any(isinstance(cause, HFValidationError) for cause in causes(error)) and not Path(name).exists()
+    return "there is no such folder" if is_path else hub_reason(error)
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):

@@ -74,7 +74,7 @@ def number_labels(
     for split, dataset in splits.items():
         results[split] = dataset.select_columns(list(columns)).rename_columns(dict(columns))
         if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
-            ids = label_ids(values[split], labels, split)
+            ids = label_ids(values[split], labels, split, label_column)
             # A new column is needed, since `map` may convert ids in a column of strings back to strings.
             results[split] = results[split].add_column("labels", ids)
             logger.info("Labels of the %s data, column %r: %s", split, label_column, count_labels(ids, labels))
@@ -150,15 +150,19 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     are_numbers = all(map(NUMBER.fullmatch, names))
     if do_regression is None and problem_type == ONE_CLASS and names:
         if not are_numbers and all(NUMBER.fullmatch(name.replace(",", ".")) for name in names):
-            fault = "The labels are numbers with a decimal comma"
-            raise InputError(f"{fault}: write a point to predict numbers, or pass --do_regression false for classes.")
+            advice = "write a point to predict numbers, or pass --do_regression false for classes"
+            raise InputError(f"The labels are numbers with a decimal comma: {advice}.")
+        others = [name for name in names if not NUMBER.fullmatch(name)]
+        if any(re.search("[.]", name) for name in {*names}.difference(others)) and 0 < len(others) < len(names) / 2:
+            advice = "remove these rows to predict numbers, or pass --do_regression false for classes"
+            raise InputError(f"The labels are numbers, except for {listed(others)}: {advice}.")
         do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
     if do_regression:
         return Labels(None, REGRESSION)
     return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
 
-def label_ids(values: list, labels: Labels, split: str) -> list:
+def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
     """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
     others; for a dictionary of probabilities (a teacher's, in training data) their list.
 
@@ -187,8 +191,11 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
         try:
             result.append(convert(value))
         except (KeyError, TypeError, ValueError) as error:
-            fault = "no label" if value is None else f"the label {value!r}, which is not {labels}"
-            raise InputError(f"Row {row} of the {split} data has {fault}.") from error
+            value = "no label" if value is None else f"the label {value!r}, which is not {labels},"
+            raise InputError(
+                f"Row {row} of the {split} data has {value} in the column {column!r}: correct or remove the row, or "
+                "name another column with --label_column_name."
+            ) from error
     return result
 
 

@@ -54,6 +54,7 @@ from ..data.sentences import (
 )
 from ..errors import InputError, first_line
 from ..metrics import load_metric
+from ..metrics.calibration import accuracy_in_words
 from ..tokenizer import padding_for
 from ..training import series
 from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
@@ -387,10 +388,9 @@ def main():
         weights = balanced_weights(splits["train"]["labels"][:], config)
         loss = classification_loss(training_args.label_smoothing_factor, weights)
     config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
+    # There is no baseline for a teacher's probabilities.
     has_baseline = data_args.baseline and train and "validation" in splits and labels.problem_type == ONE_CLASS
-    baseline = None
-    if has_baseline and not isinstance(splits["train"]["labels"][0], list):
-        baseline = baseline_predictions(splits["train"], splits["validation"])
+    has_baseline = has_baseline and not isinstance(splits["train"]["labels"][0], list)
 
     sentences = texts(splits["train"]) if train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
@@ -431,6 +431,11 @@ def main():
         if train:
             data_args.lengthen(args, len(datasets["train"]))
         trainer = make_trainer(args, datasets.get("train"), data_args.callbacks(args, labels.problem_type))
+        baseline = baseline_predictions(splits["train"], splits["validation"]) if has_baseline else None
+        if baseline is not None:
+            right = int((baseline == splits["validation"]["labels"][:]).sum())
+            words = accuracy_in_words(right, len(baseline))
+            logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", words)
         results = trainer.train_and_evaluate(checkpoint)
         if "validation" in splits:
             kept = trainer.compute_metrics

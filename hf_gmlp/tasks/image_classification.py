@@ -10,6 +10,7 @@ Recipes (YAML files of flags) may come first; flags override them, and later rec
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,10 +184,13 @@ def load_images(
 
 
 def check_images(splits: Mapping[str, Dataset]):
-    """Raise an InputError if an image file is missing, or a validation image cannot be decoded."""
+    """Raise an InputError if an image file is missing or cannot be decoded. Training images are decoded for at most 20
+    seconds, validation images all.
+    """
+    deadline = time.monotonic() + 20
     for split, dataset in splits.items():
         for image in tqdm(dataset["image"], desc=f"Checking {split} images", delay=1):
-            if split == "validation":
+            if split == "validation" or time.monotonic() < deadline:
                 decode(image)
             elif image["bytes"] is None and not Path(image["path"]).is_file():
                 raise InputError(f"{image['path']}, named in the {split} data, does not exist: correct the path.")

@@ -5,6 +5,7 @@ Nothing is written until the program's outputs equal the model's for several bat
 
 import contextlib
 import copy
+import json
 import math
 import sys
 import tempfile
@@ -78,8 +79,12 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
                 model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
                 scores.append(f"{name} {accuracy(model, checkpoint, eval_file)}")
             lines += [f"{eval_file}, {score}" for score in scores]
-        for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
+        for part in (processor, *([model.generation_config] if model.can_generate() else [])):
             part.save_pretrained(stage)
+        # Programs need no code. With an `auto_map`, AutoTokenizer would ask whether to run code.
+        config = json.loads(model.config.to_json_string())
+        config.pop("auto_map", None)
+        (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         stage.rename(out)
     return [*lines, f"The export is in {out}."]
 

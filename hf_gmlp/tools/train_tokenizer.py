@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..data.files import load_data
+from ..data.files import load_data, reading
 from ..errors import InputError
 from ..tokenizer import save_tokenizer, train_tokenizer
 
@@ -20,10 +20,14 @@ def train(output_dir: str, max_samples: int | None = None, **options: Any) -> li
     folder, source = Path(output_dir), {name: options.pop(name) for name in SOURCE if name in options}
     if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{folder} already holds a tokenizer: choose another --output_dir, or delete it first.")
+    if min(options.get("vocab_size", 1), options.get("max_length", 1), max_samples or 1) < 1 or max_samples == 0:
+        raise InputError("--vocab_size, --max_length and --max_samples must be at least 1.")
     # An output folder that cannot be written to fails here, not after hours of reading.
     folder.mkdir(parents=True, exist_ok=True)
     documents = tqdm(itertools.islice(read_texts(**source), max_samples), desc="Reading", unit=" documents")
     tokenizer = train_tokenizer(documents, **options)
+    if documents.n == 0:
+        raise InputError("There is no text to train on: every document is blank.")
     save_tokenizer(tokenizer, folder)
     return [f"A tokenizer of {len(tokenizer):,} tokens, trained on {documents.n:,} documents, is in {folder}."]
 
@@ -54,9 +58,10 @@ def read_texts(
         splits = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
     if split not in splits:
         raise InputError(f"{dataset_name} has no split {split!r}: pass --split, one of {', '.join(splits)}.")
-    for row in splits[split]:
-        text = row.get(text_column)
-        if text_column not in row or not isinstance(text, str | None):
-            raise InputError(f"There is no text in {text_column!r}: pass --text_column, one of {', '.join(row)}.")
-        if text and not text.isspace():
-            yield text
+    with reading(files or [str(dataset_name)], "text"):
+        for row in splits[split]:
+            text = row.get(text_column)
+            if text_column not in row or not isinstance(text, str | None):
+                raise InputError(f"There is no text in {text_column!r}: pass --text_column, one of {', '.join(row)}.")
+            if text and not text.isspace():
+                yield text

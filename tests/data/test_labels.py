@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, List
+from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers import BertConfig
 
 from hf_gmlp import GMLPConfig
@@ -198,3 +198,12 @@ def test_rows_are_held_out_by_class():
     for labels in ([0.5, 0.25, 1.0, 2.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]):
         train, held_out = hold_out_rows(Dataset.from_dict({"labels": labels}), 0.25)
         assert (len(train), len(held_out)) == (3, 1)
+
+
+def test_numbers_with_a_few_other_labels_are_refused():
+    values = ["1.5", "2", "3.5", "4", "n/a"]
+    with pytest.raises(InputError, match="numbers, except for n/a.*--do_regression false"):
+        find_labels(Value("string"), values)
+    assert len(find_labels(Value("string"), values, False).names) == 5
+    # Versions and names of classes.
+    assert find_labels(Value("string"), ["1", "2", "other"]).problem_type == ONE_CLASS

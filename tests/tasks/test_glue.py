@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from datasets import Dataset
@@ -270,3 +271,52 @@ def test_predictions_are_written_by_name(tmp_path, labels, problem_type, logits,
     write_predictions(path, np.array(logits, dtype=float), config_of(labels, problem_type))
     lines = [f"{index}\t{text}" for index, text in enumerate(expected)]
     assert path.read_text() == "\n".join(["index\tprediction", *lines, ""])
+
+
+CLASSIFY = ("--do_train", "--do_eval", "--baseline", "true", "--calibrate", "true", "--learning_rate", 5e-3)
+
+
+def test_few_rows_are_cross_validated_and_the_model_is_calibrated(folder, run, capsys):
+    rows = [{"row": row["sentence"], "labels": ("bad", "good")[row["label"]]} for row in opinions(120, 7)]
+    write_rows(folder / "few.csv", rows)
+    flags = ("--model_name_or_path", "gmlp", "--train_file", "few.csv", "--num_train_epochs", 2, *CLASSIFY)
+    results = run(*flags, "--output_dir", "few")
+    table = pandas.read_csv(folder / "few" / "eval_predictions.csv")
+    # Every row was predicted once, by a model that was not trained on it.
+    assert sorted(table["text"]) == sorted(row["row"] for row in rows) and sorted(table["row"]) == [*range(1, 121)]
+    assert results["eval_samples"] == 120 and results["eval_accuracy"] == (table["label"] == table["prediction"]).mean()
+    assert results["eval_accuracy_low"] < results["eval_accuracy"] and "baseline_f1" in results
+    printed = capsys.readouterr().out
+    assert "Cross-validated: accuracy" in printed and "tf-idf" in printed and "temperature" in printed
+    config = AutoModelForSequenceClassification.from_pretrained(folder / "few").config
+    assert (config.text_columns, config.label_column) == (["row"], "labels")
+    # Without the cross-validation, the scores are those of twelve rows, which are too few for a temperature.
+    held_out = run(*flags, "--cross_validation", 0, "--output_dir", "held-out")
+    printed = capsys.readouterr().out
+    assert held_out["eval_samples"] == 12 and "not calibrated" in printed and "12 rows are too few" in printed
+    plain, calibrated = weights_of(folder / "held-out"), weights_of(folder / "few")
+    ratio = plain["classifier.weight"] / calibrated["classifier.weight"]
+    torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio))
+    assert ratio[0, 0] != 1 and torch.equal(plain["model.pooler.dense.weight"], calibrated["model.pooler.dense.weight"])
+
+
+def test_a_baseline_that_cannot_be_computed_does_not_end_a_run(folder, run, caplog):
+    rows = [{"text": "!?"[row["label"]], "label": row["label"]} for row in opinions(40, 8)]
+    write_rows(folder / "marks.csv", rows)
+    results = run("--model_name_or_path", "gmlp", "--train_file", "marks.csv", "--max_steps", 2, *CLASSIFY,
+                  "--cross_validation", 0, "--output_dir", "marks")  # fmt: skip
+    assert "cannot be computed: empty vocabulary" in caplog.text and "baseline_accuracy" not in results
+
+
+def test_a_run_that_stopped_early_and_was_killed_does_not_train_on(folder, run, monkeypatch):
+    evaluations = ("--eval_strategy", "steps", "--eval_steps", 2, "--save_strategy", "steps", "--save_steps", 2)
+    flags = ("--model_name_or_path", "gmlp", "--train_file", "train.jsonl", "--validation_file", "validation.jsonl",
+             *CLASSIFY, *evaluations, "--learning_rate", 0, "--load_best_model_at_end", "--early_stopping_patience", 2,
+             "--output_dir", "stopped")  # fmt: skip
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GMLPTrainer, "check_finite", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run(*flags)
+    (checkpoint,) = sorted((folder / "stopped").glob("checkpoint-6"))
+    run(*flags)
+    state = json.loads((folder / "stopped" / "trainer_state.json").read_text())
+    assert state["global_step"] == 6 and checkpoint.is_dir()
