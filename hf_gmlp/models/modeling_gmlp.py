@@ -421,7 +421,7 @@ class SpatialProjection(nn.Module):
             output = F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2)
             return output + cast_for_autocast(bias).movedim(0, -1)
         # An exported model serves every length, so it must not branch on one.
-        is_banded = has_offsets and not is_exporting() and length > 4 * max(self.reach, BLOCK_SIZE)
+        is_banded = has_offsets and (self.length if is_exporting() else length) > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
             matrices = weight
         elif positions.entries is not None:
