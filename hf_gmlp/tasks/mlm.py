@@ -49,7 +49,8 @@ class MaskingCollator:
 
     Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded. With
     `separate_documents`, the batch also has "position_ids", which restart after each [SEP]. With `fixed_count`, it has
-    the "masked_positions" of `find_labels`. With a `max_length`, all batches have that length.
+    the "masked_positions" of `find_labels`. With `sparse_evaluation`, batches of `MaskedOnce` have them, and only
+    their "labels", so that a gMLP computes no other logits. With a `max_length`, all batches have that length.
 
     Raises:
         InputError: If the tokenizer lacks a special token.
@@ -62,6 +63,7 @@ class MaskingCollator:
         seed: int = 0,
         separate_documents: bool = False,
         fixed_count: bool = False,
+        sparse_evaluation: bool = False,
         max_length: int | None = None,
     ):
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
@@ -69,6 +71,7 @@ class MaskingCollator:
             raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {advice}.")
         self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
         self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
+        self.sparse_evaluation = sparse_evaluation
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.masking = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability, return_tensors="np")
         # Shared memory lets worker processes see the current epoch.
@@ -93,21 +96,25 @@ class MaskingCollator:
         epoch = int(self._epoch)
         rows = [row if "labels" in row else self.mask(row, epoch) for row in examples]
         batch = pad_rows(rows, self.tokenizer.pad_token_id, self.max_length)
-        if self.fixed_count:
+        is_sparse = self.sparse_evaluation and "labels" in examples[0]
+        if self.fixed_count or is_sparse:
             batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)
+        if is_sparse:
+            batch["labels"] = batch["labels"].gather(1, batch["masked_positions"])
         return batch
 
 
 def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
-    """Return the index of every label of a row, filled up with indices of other tokens: [B, m] -> [B, k]
+    """Return the index of every label of a row, filled up with indices of other tokens, in order: [B, m] -> [B, k]
 
-    They are the `masked_positions` of a compiled model. k depends only on m: it is five standard deviations above the
+    They are the `masked_positions` of a model. k depends only on m: it is five standard deviations above the
     expected number of labels of a row. If a row has even more labels, k = m, so that none is lost.
     """
     is_label, expected = labels != -100, probability * labels.shape[1]
     indices = is_label.long().argsort(dim=1, descending=True, stable=True)
     count = math.ceil(expected + 5 * math.sqrt(expected))
-    return indices if is_label.sum(1).max() > count else indices[:, :count]
+    count = labels.shape[1] if is_label.sum(1).max() > count else count
+    return indices[:, :count].sort(1)[0]
 
 
 class MaskedOnce(torch.utils.data.Dataset):
@@ -153,6 +160,7 @@ def main():
         seed,
         data_args.separate_documents,
         fixed_count=is_compiled and getattr(config, "sparse_prediction", False),
+        sparse_evaluation=config.model_type == "gmlp",
         max_length=length if is_xla(training_args) else None,
     )
     with training_args.main_process_first(desc="tokenizing"):

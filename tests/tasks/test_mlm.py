@@ -17,9 +17,11 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerState
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerBase, Trainer, TrainerState
 
+from hf_gmlp import GMLPForMaskedLM
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.language_modeling import LanguageModelMetrics, token_losses
 from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, find_labels, main
 from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
@@ -180,6 +182,25 @@ def test_compiled_models_get_all_labels_at_a_fixed_number_of_positions(sequences
         gathered = batch["labels"].gather(1, batch["masked_positions"])
         assert ((gathered != -100).sum(1) == (batch["labels"] != -100).sum(1)).all()
         assert all(len(set(row)) == 42 for row in batch["masked_positions"].tolist())
+
+
+@torch.no_grad()
+def test_evaluation_at_the_labels_only_changes_no_metric(sequences, word_tokenizer, perturbed_model, text_config):
+    """The number of positions depends only on the length of a batch."""
+    model = perturbed_model(GMLPForMaskedLM, text_config(vocab_size=210, max_position_embeddings=128))
+    results, sizes = [], []
+    for sparse_evaluation in (False, True):
+        collator = MaskingCollator(word_tokenizer, 0.3, sparse_evaluation=sparse_evaluation)
+        dataset, metrics = MaskedOnce(sequences, collator), LanguageModelMetrics()
+        for start in (0, 20, 40):
+            batch = collator([dataset[i] for i in range(start, start + 20)])
+            output = model(**batch)
+            sizes.append(output.logits.shape[1])
+            predictions = EvalPrediction(token_losses(output.logits, batch["labels"]), batch["labels"])
+            result = metrics(predictions, compute_result=start == 40)
+        results.append(result | {"loss": output.loss.item()})
+    assert sizes == [32, 62, 102, 26, 41, 59]
+    assert results[1] == pytest.approx(results[0], rel=1e-5)
 
 
 def test_no_label_is_lost_where_there_are_too_many():

@@ -71,7 +71,7 @@ HEADS = {
     "ForSequenceClassification": {"toeplitz": False, "attention_size": 8, "pooling": "mean"},
     "ForTokenClassification": {"toeplitz": False, "spatial_heads": 4, "type_vocab_size": 0, "mask_padding": False},
     "ForQuestionAnswering": {"attention_size": 8, "return_dict": False},
-    "Model": {"spatial_heads": 4},
+    "Model": {"spatial_heads": 4, "max_position_embeddings": 300, "spatial_reach": 5},
 }
 
 
