@@ -10,8 +10,7 @@ From x [B, m, D], a block computes
 
 where LN is a LayerNorm. W [n, n] and b [n] act along the token axis and are shared by all channels, or by those of one
 head (`spatial_heads`). W starts near zero and b at one, so a new block is a feed-forward network. The token at index i
-has a position p_i: it reads b[p_i], and W[p_i, p_j] for every token j that it sees. `find_positions` alone determines
-positions and visibility.
+has a position p_i: it reads b[p_i], and W[p_i, p_j] for every token j that it sees (`find_positions`).
 
 Every saved checkpoint contains this file and its configuration file, which need only torch and transformers.
 
@@ -175,9 +174,7 @@ def find_positions(
     return Positions(config.is_causal, start, rows, entries, padding, is_token, documents)
 
 
-def number_documents(
-    position_ids: torch.Tensor, is_token: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the number of each token's document in its row, counted from 0, and whether its position in a document
     differs otherwise than its index does. A document begins where `position_ids` [B or 1, m] do not increase from the
     previous token that is not padding (`is_token` [B, m])."""
@@ -228,9 +225,8 @@ def check_length(length: int, n: int):
 
 
 def toeplitz_rows(weight: torch.Tensor, count: int) -> torch.Tensor:
-    """Return `count` rows of a Toeplitz matrix: row i is weight[:, count - 1 - i:], cut to the length of the last row.
-    Padding, repeating and slicing are fast, also in the backward pass, and run on any device.
-    [H, L, ...] -> [H, count, L - count + 1, ...]"""
+    """Return `count` rows of a Toeplitz matrix, [H, L, ...] -> [H, count, L - count + 1, ...]: row i is
+    weight[:, count - 1 - i:], cut to the length of the last row. Its operations are fast on any device."""
     length = weight.shape[1]
     padded = F.pad(weight, (0, 0) * (weight.dim() - 2) + (0, 1))
     copies = padded[:, None].expand(-1, count, *padded.shape[1:]).flatten(1, 2)
@@ -248,25 +244,15 @@ def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
 
 
 def banded_product(
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    v: torch.Tensor,
-    is_causal: bool = False,
-    documents: torch.Tensor | None = None,
+    weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool, documents: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel. Blocks of tokens have at least k tokens, so that
-    each depends only on itself and its neighbors.
+    """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel, given the weight [2k - 1] and the bias [m, 1] or
+    [B or 1, m, 1] of one head, v [B, m, E], and the numbers of `documents` [B or 1, m] that do not see one another.
+    Blocks have at least k tokens, so that each depends only on itself and its neighbors.
 
     A CPU multiplies block by block: all blocks at once, with copies of their neighbors, would not stay in the cache. On
     a GPU, where small products wait for their launches, and in an exported program, which has no loop over blocks, one
-    product multiplies all blocks.
-
-    Args:
-        weight: [2k - 1], of one head.
-        bias: [m, 1] or [B or 1, m, 1].
-        v: [B, m, E]
-        documents: [B or 1, m], numbers of the documents that do not see one another.
-    """
+    product multiplies all blocks."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
     rows = toeplitz_rows(F.pad(weight, (2 * size - reach, 2 * size - reach))[None], size)  # [1, size, 3 size]
@@ -379,11 +365,6 @@ class SpatialProjection(nn.Module):
         """k: only offsets below k have a weight. It is n for a dense W or a grid."""
         return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
 
-    def reset_parameters(self, std: float):
-        """Initialize W near zero and b at one, so that f(v) is 1 and the block is a feed-forward network."""
-        init.normal_(self.weight, std=std)
-        init.ones_(self.bias)
-
     def matrix(self, length: int | None = None, start: int = 0, is_causal: bool = False) -> torch.Tensor:
         """Return W[start:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
         [H, length - start, length]"""
@@ -457,15 +438,10 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
-        """Change the grid of patches in place.
-
-        A Toeplitz W keeps the weights of its offsets; those of new offsets are zero. b keeps the values of the first
-        rows and columns; new patches copy the nearest one.
-
-        A dense W is interpolated over output patches (its rows) and input patches (its columns), and b over patches;
-        prefix tokens ([CLS]) stay. Since W sums over its columns, they are scaled by the ratio of the patch counts: an
-        image with more, finer patches gets the same gate as before.
-        """
+        """Change the grid of patches in place. A Toeplitz W keeps the weights of its offsets; those of new offsets are
+        zero, and new patches copy the b of the nearest one. A dense W is interpolated over output patches (its rows)
+        and input patches (its columns), and b over patches; prefix tokens ([CLS]) stay. Since W sums over its columns,
+        they are scaled by the ratio of the patch counts: an image with more, finer patches gets the same gate."""
         if old_grid == new_grid:
             return
         if self.grid is not None:
@@ -619,7 +595,6 @@ class GMLPBlock(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Apply the block to x [B, m, D]. By default, `positions` are those of rows without padding. `attention_mask`
         is for tiny attention. A cache is updated: `layer_idx` is its first layer for this block."""
-        positions = Positions(self.config.is_causal) if positions is None else positions
         x = self.norm(hidden_states)
         z = self.activation_dropout(self.activation(self.proj_in(x)))  # [B, m, F]
         attention_output = None
@@ -627,15 +602,12 @@ class GMLPBlock(GradientCheckpointingLayer):
             attention_output = self.attention(x, attention_mask, past_key_values, layer_idx, **kwargs)[0]
             layer_idx += 1
         branch = self.proj_out(self.spatial_gating_unit(z, attention_output, positions, past_key_values, layer_idx))
-        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training)
-
-
-def drop_path(branch: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
-    """Apply stochastic depth (Huang et al., 2016; the paper's [32]): in training, zero the branch [B, m, D] of each row
-    with probability `rate`, and scale those of the other rows by 1 / (1 - rate)."""
-    if not training or rate == 0.0:
-        return branch
-    return branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(1.0 - rate) / (1.0 - rate)
+        branch = self.dropout(branch)
+        if self.training and self.drop_path_rate > 0:
+            # Stochastic depth (Huang et al., 2016; the paper's [32]): drop the branch of a row, or else scale it up.
+            keep_rate = 1.0 - self.drop_path_rate
+            branch = branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(keep_rate) / keep_rate
+        return hidden_states + branch
 
 
 def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
@@ -656,13 +628,9 @@ class GMLPPooler(nn.Sequential):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """Pool each sequence to one vector: [B, m, D] -> [B, D]
-
-    Args:
-        padding_mask: [B, m], 0 for padding, which is ignored. A row of only padding gives zeros, or any token ("cls").
-        pooling: "mean" or "max" over the tokens, or "cls": the first token, or the last if `is_causal`, since it alone
-            sees all others.
-    """
+    """Pool each sequence to one vector, [B, m, D] -> [B, D]: the "mean" or "max" of its tokens, or "cls", its first
+    token, or the last if `is_causal`, since it alone sees all others. Padding, where `padding_mask` [B, m] is 0, is
+    ignored. A row of only padding gives zeros, or any token ("cls")."""
     if padding_mask is None:
         padding_mask = hidden_states.new_ones(hidden_states.shape[:2])
     is_token = padding_mask.to(hidden_states.device) != 0
@@ -705,7 +673,8 @@ class GMLPPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            module.reset_parameters(self.config.spatial_initializer_range)
+            init.normal_(module.weight, std=self.config.spatial_initializer_range)
+            init.ones_(module.bias)
         elif isinstance(module, nn.Conv2d) and module.bias is None:
             # Scale a convolutional stem by its fan-in: smaller weights would change too much in each step of Adam.
             init.kaiming_normal_(module.weight)
@@ -729,17 +698,15 @@ class GMLPPreTrainedModel(PreTrainedModel):
     def resize_position_embeddings(self, new_num_position_embeddings: int, new_spatial_reach: int | None = None):
         """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
 
-        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, which apply at every
-        position, and new entries of b are one: a model that was trained on short sequences accepts longer ones without
-        training. A dense W must be trained for the added positions, whose weights start at zero.
+        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, and new entries of b are
+        one, so that longer sequences need no training. A dense W must be trained for the added positions.
 
         Args:
             new_num_position_embeddings: The new n.
             new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
 
         Raises:
-            TypeError, ValueError: If a number is not an integer of at least 1, if k exceeds n, or if a dense W gets a
-                reach. Then nothing changes.
+            TypeError, ValueError: If a number is no integer of at least 1, or k exceeds n. Then nothing changes.
         """
         length, reach = operator.index(new_num_position_embeddings), new_spatial_reach
         if reach is None and self.config.toeplitz:
@@ -792,16 +759,14 @@ class GMLPModel(GMLPPreTrainedModel):
             token_type_ids: [B or 1, m], the segment of each token; 0 by default.
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
                 counted from the first one that is not padding. A document begins where the positions do not increase;
-                documents do not see one another. Where positions differ as indices do inside each document, a packed
-                row costs about as much as separate ones. Other positions, a dense W and as many heads as channels may
-                cost the square of the row's length. Compiled and exported models assume the first case for a Toeplitz
-                W, without a check.
+                documents do not see one another. A packed row costs as much as separate ones if positions differ as
+                indices do inside each document, which compiled and exported models assume. Other positions, a dense W
+                and as many heads as channels may cost the square of the row's length.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` if a row
-            holds several documents, which compiled and exported models do not check, and for "mean" and "max" pooling
-            with a cache.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` for "mean"
+            and "max" with a cache, and if a row holds several documents, which compiled models do not check.
 
         Raises:
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
@@ -890,9 +855,8 @@ def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleLis
     is_filled = any(layer.is_initialized for layer in layers)
     if not is_known or (is_filled and (num_missing > 0 or layers[layers_per_block - 1].values.numel())):
         raise ValueError(
-            f"This {type(past_key_values).__name__} is not a dynamic, static or offloaded cache, or it does not hold v "
-            f"of a gMLP, because another model or prefix tuning filled it. Let `generate` create the cache; instead of "
-            f"prefix tuning, use prompt tuning or LoRA."
+            f"This {type(past_key_values).__name__} is no dynamic, static or offloaded cache that holds v of a gMLP: "
+            f"let `generate` create the cache. Instead of prefix tuning, use prompt tuning or LoRA."
         )
     is_static = past_key_values.is_compileable
     for _ in range(num_missing):
@@ -927,14 +891,8 @@ def classification_loss(
     labels: torch.Tensor, logits: torch.Tensor, config: GMLPBaseConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
     """Return the loss of `config.problem_type`. If that is `None`, set it from the labels, as transformers does.
-
-    Args:
-        labels: [B] classes or values, or [B, num_labels] for several labels per sample or a probability per class.
-        logits: [B, num_labels]
-
-    Raises:
-        ValueError: If the labels do not fit the logits.
-    """
+    `labels` are [B] classes or values, or [B, num_labels] for several labels per sample or a probability per class, for
+    `logits` [B, num_labels]. Raises a ValueError if their shapes do not fit."""
     if config.problem_type is None:
         problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else problem_type
@@ -947,12 +905,8 @@ def classification_loss(
             f'With `problem_type="{config.problem_type}"`, labels of shape {tuple(labels.shape)} do not fit logits of '
             f"shape {tuple(logits.shape)}."
         )
-    loss_functions: dict[str, Callable[..., torch.Tensor]] = {
-        "regression": F.mse_loss,
-        "single_label_classification": F.cross_entropy,
-        "multi_label_classification": F.binary_cross_entropy_with_logits,
-    }
-    loss = loss_functions[config.problem_type](logits, labels.to(logits))
+    loss_functions = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
+    loss = loss_functions.get(config.problem_type, F.cross_entropy)(logits, labels.to(logits))
     return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
 
 
@@ -1009,7 +963,7 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
         if masked_positions is not None:
-            if labels is not None and labels.shape != masked_positions.shape:
+            if labels is not None and labels.shape[1] == hidden_states.shape[1]:
                 labels = labels.gather(1, masked_positions)
             hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
         elif labels is not None and self.config.sparse_prediction and self.training:
@@ -1060,10 +1014,6 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         shifted here, or -100 where there is nothing to predict. `logits_to_keep` is the number of last tokens, or the
         indices of tokens, to compute logits for; by default all. Returns `loss`, which ignores predictions across
         documents, `logits` [B, m, V] and `past_key_values`."""
-        if labels is None and kwargs.get("num_items_in_batch") is not None:
-            logger.warning_once(
-                "Trainer does not shift the labels of this model for `label_smoothing_factor`: use `compute_loss_func`."
-            )
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         kwargs |= {"past_key_values": past_key_values, "use_cache": use_cache}
         outputs = self.model(*inputs, return_dict=True, **kwargs)
@@ -1074,10 +1024,8 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
                 documents, _ = number_documents(position_ids, None if attention_mask is None else attention_mask != 0)
                 labels = labels.masked_fill(F.pad(documents.diff() != 0, (1, 0)).to(labels.device), -100)
             loss = self.loss_function(logits=logits, labels=labels, **kwargs)
-        states = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        return modeling_outputs.CausalLMOutputWithPast(
-            loss=loss, logits=logits, **states, **{CACHE: getattr(outputs, CACHE)}
-        )
+        cache = getattr(outputs, CACHE)
+        return modeling_outputs.CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)
 
     def _prepare_position_ids_for_generation(self, *args, **kwargs) -> None:
         """Return `None`, so that `forward` determines positions: those of `generate` would skip holes in the mask."""
@@ -1137,10 +1085,7 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
 
 def check_pooled(pooled: torch.Tensor | None) -> torch.Tensor:
     if pooled is None:
-        raise ValueError(
-            "This head gives one answer per row: put each document in its own row, and pass no cache, unless "
-            '`pooling="cls"`.'
-        )
+        raise ValueError("This head gives one answer per row: put each document in its own row, and pass no cache.")
     return pooled
 
 
