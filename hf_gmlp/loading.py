@@ -1,10 +1,13 @@
 """Loading of models, configs, tokenizers and image processors. If it fails, it raises an InputError of one line."""
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
+import transformers
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
@@ -16,9 +19,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import ModelOutput
 
 from .errors import InputError, causes, hub_reason, listed
 
+# The ONNX programs in the folder of a model, the preferred one first.
+PROGRAMS = ("onnx/model_quantized.onnx", "onnx/model.onnx")
 # Errors that libraries raise for files of weights that are incomplete or have another format.
 WEIGHT_ERRORS = (SafetensorError, UnpicklingError, EOFError)
 # Errors that they raise for a checkpoint that is missing, or whose files contradict each other.
@@ -110,3 +116,43 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
         fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
     if fault:
         raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
+
+
+def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
+    """Load a model for a task, "SequenceClassification" for example, on the accelerator if there is one. If its folder has
+    an ONNX program from `hf-gmlp export`, that program computes.
+    """
+    auto_class = getattr(transformers, f"AutoModelFor{task}")
+    file = program_of(checkpoint)
+    if file is None:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        return open_model(auto_class, checkpoint).to(device).eval()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def program(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        arrays = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
+        return dict(zip(names, map(torch.from_numpy, arrays)))
+
+    # The weights of this model are not used.
+    model = auto_class.from_config(open_config(checkpoint)).eval()
+    model.forward = as_forward(program, [tensor.name for tensor in session.get_inputs()])
+    print(f"Running {file}")
+    return model
+
+
+def program_of(checkpoint: str) -> Path | None:
+    """Return the ONNX program in the folder of a model, if there is one."""
+    return next((file for file in (Path(checkpoint, name) for name in PROGRAMS) if file.is_file()), None)
+
+
+def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Callable[..., ModelOutput]:
+    """Return a forward method that runs an exported program, with zeros for inputs that are missing."""
+
+    def forward(**inputs: torch.Tensor) -> ModelOutput:
+        zeros = torch.zeros_like(next(iter(inputs.values())))
+        return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
+
+    return forward

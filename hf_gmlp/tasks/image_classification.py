@@ -190,10 +190,10 @@ def check_images(splits: Mapping[str, Dataset]):
     deadline = time.monotonic() + 20
     for split, dataset in splits.items():
         for image in tqdm(dataset["image"], desc=f"Checking {split} images", delay=1):
+            if image["bytes"] is None and not Path(image["path"]).is_file():
+                raise InputError(f"{image['path']}, named in the {split} data, does not exist: correct the path.")
             if split == "validation" or time.monotonic() < deadline:
                 decode(image)
-            elif image["bytes"] is None and not Path(image["path"]).is_file():
-                raise InputError(f"{image['path']}, named in the {split} data, does not exist: correct the path.")
 
 
 def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:

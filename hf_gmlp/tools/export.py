@@ -28,9 +28,9 @@ from transformers.exporters.auto import get_exporter_class, get_runner_class
 from transformers.exporters.utils import get_leaf_tensors
 
 from ..errors import InputError
-from ..loading import open_config, open_image_processor, open_model, open_tokenizer
+from ..loading import as_forward, open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .predict import as_forward, chunks, open_classifier, read_rows
+from .predict import chunks, open_classifier, read_rows
 
 # Format -> file of the program, and file of the program with 8-bit weights.
 FORMATS = {

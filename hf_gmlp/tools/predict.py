@@ -8,7 +8,7 @@ import json
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
-import transformers
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
 from tqdm import tqdm
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
 
 from ..context import extend_context
 from ..data.files import row_schema, stream_rows
@@ -31,14 +29,12 @@ from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
 from ..data.questions import known_answers, read_questions
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
 from ..errors import InputError, listed
-from ..loading import check_vocabulary, open_config, open_image_processor, open_model, open_tokenizer
+from ..loading import check_vocabulary, open_config, open_image_processor, open_runnable, open_tokenizer, program_of
 from ..metrics.calibration import accuracy_in_words
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for, text_length
 from .question_answering import QuestionAnswerer
 
-# The ONNX programs in the folder of a model, the preferred one first.
-PROGRAMS = ("onnx/model_quantized.onnx", "onnx/model.onnx")
 # Rows that are read, sorted by length, predicted and written together.
 CHUNK = 2048
 FORMATS = (".csv", ".jsonl", ".parquet")
@@ -80,11 +76,11 @@ def predict(
     predictor: Answerer | Classifier
     rows: Iterable[Row]
     if task == "QuestionAnswering":
-        answerer = QuestionAnswerer(load(model, task), open_tokenizer(model))
+        answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
         predictor, rows = Answerer(answerer, data, top_k, version_2_with_negative, batch_size), read_questions(data)
     elif task in ("ImageClassification", "SequenceClassification"):
         columns = text_column_names, label_column_name
-        predictor = open_classifier(load(model, task), model, data, *columns, max_seq_length, batch_size)
+        predictor = open_classifier(open_runnable(model, task), model, data, *columns, max_seq_length, batch_size)
         rows = read_rows(data)
     else:
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
@@ -193,44 +189,6 @@ def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk
-
-
-def load(checkpoint: str, task: str) -> PreTrainedModel:
-    """Load a model for a task. If the folder has an ONNX program from `hf-gmlp export`, that program computes."""
-    auto_class = getattr(transformers, f"AutoModelFor{task}")
-    file = program_of(checkpoint)
-    if file is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        return open_model(auto_class, checkpoint).to(device).eval()
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def program(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        arrays = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
-        return dict(zip(names, map(torch.from_numpy, arrays)))
-
-    # The weights of this model are not used.
-    model = auto_class.from_config(open_config(checkpoint)).eval()
-    model.forward = as_forward(program, [tensor.name for tensor in session.get_inputs()])
-    print(f"Running {file}")
-    return model
-
-
-def program_of(checkpoint: str) -> Path | None:
-    """Return the ONNX program in the folder of a model, if there is one."""
-    return next((file for file in (Path(checkpoint, name) for name in PROGRAMS) if file.is_file()), None)
-
-
-def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Callable[..., ModelOutput]:
-    """Return a forward method that runs an exported program, with zeros for inputs that are missing."""
-
-    def forward(**inputs: torch.Tensor) -> ModelOutput:
-        zeros = torch.zeros_like(next(iter(inputs.values())))
-        return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
-
-    return forward
 
 
 class Classifier:

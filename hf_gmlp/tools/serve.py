@@ -10,10 +10,9 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
-from ..loading import open_config, open_image_processor, open_tokenizer
+from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
 from ..processor import decode
 from ..tokenizer import open_ended, text_length
-from .predict import load
 from .question_answering import QuestionAnswerer
 
 # gradio reads these variables when it is imported.
@@ -54,7 +53,7 @@ def make_page(checkpoint: str) -> gr.Blocks:
     head = next((head for head in pages if name.endswith(head)), None)
     if head is None:
         raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
-    model = load(checkpoint, head)
+    model = open_runnable(checkpoint, head)
     classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
     with gr.Blocks(title=Path(checkpoint).name, analytics_enabled=False) as page:
         lines = [f"# {Path(checkpoint).name}", description(checkpoint), classes and f"Classes: {classes}"]
