@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from logging import getLogger
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,9 +20,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
 
 from .errors import InputError, causes, hub_reason, listed
+
+logger = getLogger(__name__)
 
 # The ONNX programs in the folder of a model, the preferred one first.
 PROGRAMS = ("onnx/model_quantized.onnx", "onnx/model.onnx")
@@ -41,15 +44,19 @@ def open_model(
         new_size: The first dimension of weights of the head that may differ in the checkpoint. They are then random.
         options: Options of `from_pretrained`.
     """
+    verbosity = logging.get_verbosity()
     try:
-        # Weights of another shape are reported below.
+        # Weights that are missing or have another shape are reported below, in one line.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        logging.set_verbosity_error()
         model, report = auto_class.from_pretrained(name, **options)
     except LOADING_ERRORS as error:
         why = reason(name, "config.json", error)
         if any(isinstance(cause, WEIGHT_ERRORS) for cause in causes(error)):
             why = f"its weights are incomplete or corrupted ({why}): copy them again, or `git lfs pull` them"
         raise InputError(f"Cannot load a model from {name}: {why}.") from error
+    finally:
+        logging.set_verbosity(verbosity)
     weights, title = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     mismatched = sorted(key for key, *_ in report["mismatched_keys"])
@@ -69,6 +76,8 @@ def open_model(
     if new and not new_head:
         fault = f"{name} has no trained weights for a {title}: {listed(new, 3)} would be random"
         raise InputError(f"{fault}. Fine-tune it first.")
+    if new:
+        logger.info("New weights, which the training will fill: %s", listed(new))
     for key, weight in model.named_parameters():
         if not weight.isfinite().all():
             raise InputError(f"{name} has weights that are not finite, such as {key}: use an earlier checkpoint.")
@@ -119,8 +128,9 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 
 def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
-    """Load a model for a task, "SequenceClassification" for example, on the accelerator if there is one. If its folder has
-    an ONNX program from `hf-gmlp export`, that program computes.
+    """Load a model for a task such as "SequenceClassification", on the accelerator if there is one.
+
+    If the folder has an ONNX program from `hf-gmlp export`, that program computes.
     """
     auto_class = getattr(transformers, f"AutoModelFor{task}")
     file = program_of(checkpoint)

@@ -73,11 +73,6 @@ class ClassificationArguments(DataArguments):
         "that it was not trained on. Needs 100 of them, and one class per row.",
         False,
     )
-    cross_validation: int | None = flag(
-        "Folds of a cross-validation after training, whose scores replace those of the held-out rows; 0: none. By "
-        "default 5 with --calibrate, if fewer than 200 rows are held out and it takes at most ten minutes.",
-        interval="[0, inf)",
-    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -104,25 +99,6 @@ class ClassificationArguments(DataArguments):
         # The loss of a regression depends on the unit of its numbers.
         threshold = 0.0 if problem_type == REGRESSION else self.early_stopping_threshold
         return [EarlyStoppingCallback(self.early_stopping_patience, threshold)]
-
-    def folds(self, trainer: GMLPTrainer, runtime: float, held_out: int) -> int:
-        """Return the number of folds of the cross-validation after a run, 0 for none.
-
-        Args:
-            runtime: Seconds of the training.
-            held_out: Number of rows that were held out of the training files.
-        """
-        if self.cross_validation is not None or not self.calibrate:
-            return self.cross_validation or 0
-        state = trainer.state
-        minutes = 5 * runtime * (state.best_global_step or state.global_step) / max(state.global_step, 1) / 60
-        if held_out >= MIN_SCORE_ROWS or trainer.args.world_size > 1:
-            return 0
-        if minutes > 10:
-            words = "%d held-out rows are few: --cross_validation 5 would score all rows, in about %.0f minutes"
-            logger.warning(words, held_out, minutes)
-            return 0
-        return 5
 
 
 def check_evaluation(args: TrainingArguments):

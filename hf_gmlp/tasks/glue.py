@@ -54,7 +54,7 @@ from ..data.sentences import (
 )
 from ..errors import InputError, first_line
 from ..metrics import load_metric
-from ..metrics.calibration import accuracy_in_words
+from ..metrics.calibration import MIN_SCORE_ROWS, accuracy_in_words
 from ..tokenizer import padding_for
 from ..training import series
 from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
@@ -156,6 +156,11 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
     baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
+    cross_validation: int | None = flag(
+        "Folds of a cross-validation after training, whose scores replace those of the held-out rows; 0: none. By "
+        "default 5 with --calibrate, if fewer than 200 rows are held out and it takes at most ten minutes.",
+        interval="[0, inf)",
+    )
     shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
     # The shortest sequence of a pair is [CLS] A [SEP] B [SEP].
@@ -182,6 +187,25 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
         return None if self.task_name is None else TASKS[self.task_name.lower()]
+
+    def folds(self, trainer: GMLPTrainer, runtime: float, held_out: int) -> int:
+        """Return the number of folds of the cross-validation after a run, 0 for none.
+
+        Args:
+            runtime: Seconds of the training.
+            held_out: Number of rows that were held out of the training files.
+        """
+        if self.cross_validation is not None or not self.calibrate:
+            return self.cross_validation or 0
+        state = trainer.state
+        minutes = 5 * runtime * (state.best_global_step or state.global_step) / max(state.global_step, 1) / 60
+        if held_out >= MIN_SCORE_ROWS or trainer.args.world_size > 1:
+            return 0
+        if minutes > 10:
+            words = "%d held-out rows are few: --cross_validation 5 would score all rows, in about %.0f minutes"
+            logger.warning(words, held_out, minutes)
+            return 0
+        return 5
 
     def data_name(self) -> str:
         name = super().data_name()

@@ -369,8 +369,9 @@ def main():
         data_args.lengthen(training_args, len(train_dataset))
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
         images, batch = len(train_dataset), total_batch_size(training_args)
-        if (updates := math.ceil(images / batch)) < 10:
-            words = "An epoch of %d images has only %d update(s) of %d images: lower --global_batch_size."
+        updates = math.ceil(math.ceil(images / batch) * training_args.num_train_epochs)
+        if training_args.max_steps < 1 and updates < 100:
+            words = "%d images are trained on in only %d updates of %d: lower --global_batch_size, or add epochs."
             logger.warning(words, images, updates, batch)
     size = data_args.size() or image_size(config, processor)
     transform = training_transform(data_args, size, processor.image_mean)
