@@ -1,4 +1,4 @@
-"""Classifiers on frozen sentence embeddings, for few labeled rows: logistic regression, or for numbers ridge regression.
+"""Classifiers on frozen sentence embeddings, for few labeled rows: logistic regression, or ridge regression of numbers.
 
 Its coefficients become the weights of a model's classifier, so that the result is an ordinary classifier.
 """
