@@ -49,7 +49,8 @@ def compare(arguments: argparse.Namespace):
     if arguments.sst2:
         parts = (pandas.read_json(arguments.sst2 / f"{part}.jsonl", lines=True) for part in ("train", "validation"))
         sets["SST-2"] = tuple(part.rename(columns={"sentence": "text"}) for part in parts)
-    table, lengths = [["model", "STS-B", *(f"{name}, {rows}" for name in sets for rows in ROWS)]], []
+    lengths: list[list[str]] = []
+    table = [["model", "STS-B", *(f"{name}, {rows}" for name in sets for rows in ROWS)]]
     for name in arguments.models:
         encode = None if name == TFIDF else Encoder(name)
         row = [Path(name).name, f"{sts_score(encode, arguments.stsb):.4f}" if arguments.stsb and encode else ""]

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # By default, more rows per class, or in all, are fine-tuned on.
 MAX_ROWS_PER_CLASS, MAX_ROWS = 64, 10_000
-# Regularization strengths to choose from: C of logistic regression, the inverse of alpha of ridge regression.
+# The strengths to choose from; a larger one means less regularization.
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
 
@@ -35,6 +35,7 @@ class Classifier(NamedTuple):
     bias: np.ndarray  # [outputs]
     # [rows, outputs], each row from a classifier that was not fitted to it.
     logits: np.ndarray
+    strength: float  # C of logistic regression, the inverse of alpha of ridge regression
 
 
 def is_encoder(config: PreTrainedConfig) -> bool:
@@ -89,9 +90,9 @@ def fit_classifier(
         outputs: The number of classes, or 1 for numbers.
         balanced: Whether to weight classes by the inverse of their number of rows.
     """
-    best, best_loss, best_strength = np.empty(0), np.inf, STRENGTHS[0]
+    best, best_loss, best_strength = np.empty((len(labels), outputs)), np.inf, STRENGTHS[0]
     for strength in STRENGTHS:
-        logits = np.empty((len(labels), outputs))
+        logits = np.empty_like(best)
         for left_out in (folds == fold for fold in np.unique(folds)):
             weight, bias = _solve(inputs[~left_out], labels[~left_out], problem_type, outputs, strength, balanced)
             logits[left_out] = inputs[left_out] @ weight.T + bias
@@ -101,7 +102,7 @@ def fit_classifier(
     logger.info(
         "Regularization: strength %g, of %s the best in cross-validation", best_strength, ", ".join(map(str, STRENGTHS))
     )
-    return Classifier(*_solve(inputs, labels, problem_type, outputs, best_strength, balanced), best)
+    return Classifier(*_solve(inputs, labels, problem_type, outputs, best_strength, balanced), best, best_strength)
 
 
 def _solve(
@@ -122,14 +123,18 @@ def _solve(
                 # Laplace's rule of succession for a class that all rows have, or none.
                 bias[number] = np.log((column.sum() + 1) / (len(column) - column.sum() + 1))
         return weight, bias
+    classes = np.unique(labels)
+    if len(classes) == 1:
+        bias[classes] = np.log(100)
+        return weight, bias
     model = LogisticRegression(**options).fit(inputs, labels)
     coefficients, intercepts = model.coef_, model.intercept_
-    if len(model.classes_) == 2:
+    if len(classes) == 2:
         coefficients = np.concatenate([-coefficients, coefficients]) / 2
         intercepts = np.concatenate([-intercepts, intercepts]) / 2
     # A class without rows is a hundred times less probable than the least probable one.
     bias[:] = intercepts.min() - np.log(100)
-    weight[model.classes_], bias[model.classes_] = coefficients, intercepts
+    weight[classes], bias[classes] = coefficients, intercepts
     return weight, bias
 
 

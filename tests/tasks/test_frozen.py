@@ -115,7 +115,7 @@ def test_the_classifier_reads_the_embeddings():
     with torch.no_grad():
         expected = [model.model(**tokenizer(text, return_tensors="pt")).pooler_output[0] for text in texts]
     np.testing.assert_allclose(inputs, torch.stack(expected), atol=1e-5)
-    frozen.set_classifier(model, frozen.Classifier(np.eye(2, 16), np.array([0.5, -0.5]), np.empty(0)))
+    frozen.set_classifier(model, frozen.Classifier(np.eye(2, 16), np.array([0.5, -0.5]), np.empty(0), 1.0))
     with torch.no_grad():
         logits = model(**tokenizer(texts[3], return_tensors="pt")).logits[0]
     np.testing.assert_allclose(logits, inputs[3, :2] + [0.5, -0.5], atol=1e-5)
