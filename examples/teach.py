@@ -59,6 +59,8 @@ def main():
     args.output_dir.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
     tokenizer = AutoTokenizer.from_pretrained(args.teacher, model_max_length=2048)
+    for setting in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
+        tokenizer.init_kwargs.pop(setting, None)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     texts = datasets.load_dataset("json", data_files=str(args.texts), split="train")
@@ -186,7 +188,7 @@ def set_map(
 
     features = embed(mean, tokenizer, ids, model.device)
     features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
-    solution = torch.from_numpy(np.linalg.lstsq(features, targets.astype(float), rcond=None)[0].T)
+    solution = torch.from_numpy(np.linalg.lstsq(features, targets.astype(float), rcond=1e-5)[0].T)
     u, s, vt = torch.linalg.svd(solution[:, :-1], full_matrices=False)
     # The hyperbolic tangent of such small numbers is almost linear.
     model.pooler.dense.weight.copy_(3 * s[:, None] * vt)

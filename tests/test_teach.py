@@ -73,10 +73,10 @@ def test_the_static_start_is_a_mean_of_weighted_token_vectors(folder, run):
     centered = torch.nn.functional.normalize(states, dim=-1).numpy()
     centered -= centered.mean(0)
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (centered, vectors[:, :-1])]
-    np.testing.assert_allclose(unit[1] @ unit[1].T, unit[0] @ unit[0].T, atol=0.03)
+    np.testing.assert_allclose(unit[1] @ unit[1].T, unit[0] @ unit[0].T, atol=0.1)
     # Lengths are those of the centered embeddings times a / (a + frequency).
     lengths = np.linalg.norm(centered, axis=1) * 1e-3 / (1e-3 + counts / counts.sum())
-    np.testing.assert_allclose(np.linalg.norm(vectors[:, :-1], axis=1), lengths / lengths.max(), atol=0.02)
+    np.testing.assert_allclose(np.linalg.norm(vectors[:, :-1], axis=1), lengths / lengths.max(), atol=0.05)
     # A text is the mean of its tokens: embeddings do not depend on their order.
     with torch.no_grad():
         first, second = (model(torch.tensor([row])).pooler_output for row in (ids[3], ids[3][::-1]))

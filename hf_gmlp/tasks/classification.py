@@ -273,7 +273,7 @@ def conclude(trainer: GMLPTrainer, evaluation: Evaluation):
     advice = []
     if state.best_global_step and state.best_global_step == state.global_step:
         advice.append("train longer (--min_train_steps), since the last evaluation was the best one")
-    if comparison is not None and not (comparison.is_certain and comparison.difference > 0):
+    if comparison is not None and state.global_step and not (comparison.is_certain and comparison.difference > 0):
         advice.append("start from a sentence encoder (docs/choosing.md)")
     print("", *filter(None, sentences), f"To improve: {'; '.join([*advice, 'label more rows'])}.", sep="\n")
     # After everything else is written, since a picture must not cost a run.

@@ -22,9 +22,9 @@ from ..metrics.calibration import fit_temperature
 logger = logging.getLogger(__name__)
 
 # By default, more rows per class, or in all, are fine-tuned on.
-MAX_ROWS_PER_CLASS, MAX_ROWS = 64, 10_000
+MAX_ROWS_PER_CLASS, MAX_ROWS = 1000, 20_000
 # The strengths to choose from; a larger one means less regularization.
-STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
 
 
@@ -63,7 +63,10 @@ def should_freeze(config: PreTrainedConfig, labels: Labels, rows: Dataset, fine_
     few = len(rows) <= MAX_ROWS and per_class <= MAX_ROWS_PER_CLASS
     freeze = is_encoder(config) and not soft and (not pairs and few if fine_tune is None else not fine_tune)
     if freeze:
-        logger.info("Training: a classifier on frozen embeddings, for few rows (--fine_tune true trains all weights)")
+        logger.info(
+            "Few rows: all of them train a classifier on frozen embeddings, with cross-validation (all weights: "
+            "--fine_tune true)"
+        )
     return freeze
 
 

@@ -11,6 +11,7 @@ override earlier ones.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     EvalPrediction,
+    IntervalStrategy,
     PreTrainedConfig,
     set_seed,
 )
@@ -77,6 +79,7 @@ from .classification import (
     names_of,
     predicted,
 )
+from .frozen import FOLDS, embed, fit_classifier, set_classifier, should_freeze
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +158,10 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         "Column of the label or labels; by default label, labels, category, class, target or sentiment."
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
+    fine_tune: bool | None = flag(
+        "true: train all weights; false: train only a classifier, on the frozen embeddings of a sentence encoder. By "
+        "default false for a sentence encoder and at most 1,000 rows per class."
+    )
     baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
     cross_validation: int | None = flag(
         "Folds of a cross-validation after training, whose scores replace those of the held-out rows; 0: none. By "
@@ -376,6 +383,32 @@ def cross_validated_baseline(rows: Dataset, numbers: np.ndarray) -> np.ndarray |
     return predictions
 
 
+def train_frozen(trainer: GMLPTrainer, rows: Dataset, balanced: bool, has_baseline: bool) -> Evaluation:
+    """Train and save only the classifier of a model, on its embeddings of the training rows.
+
+    Args:
+        trainer: The run, with the tokenized rows.
+        rows: The training rows, in the columns of `load_sentences`.
+        balanced: Whether to weight classes by the inverse of their number of rows.
+        has_baseline: Whether to compute the predictions of the baseline.
+
+    Returns:
+        The cross-validated predictions.
+    """
+    config, args, start = trainer.model.config, trainer.args, time.perf_counter()
+    labels, numbers = np.array(rows["labels"]), fold_numbers(rows["labels"][:], FOLDS)
+    inputs = embed(trainer.model, trainer.train_dataset, trainer.data_collator, args.per_device_eval_batch_size)
+    classifier = fit_classifier(inputs, labels, numbers, config.problem_type, config.num_labels, balanced)
+    set_classifier(trainer.model, classifier)
+    trainer.save_model(_internal_call=True)
+    method = "ridge" if config.problem_type == REGRESSION else "logistic"
+    trainer.hyperparameters = {"trained weights": f"only the classifier, by {method} regression on frozen embeddings"}
+    trainer.hyperparameters["inverse regularization strength"] = classifier.strength
+    logger.info("Trained in %.1f seconds", time.perf_counter() - start)
+    baseline = cross_validated_baseline(rows, numbers) if has_baseline else None
+    return Evaluation(classifier.logits, labels, visible_columns(rows), baseline, is_cross_validated=True)
+
+
 def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
     """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number."""
     if not np.isfinite(logits).all():
@@ -412,8 +445,13 @@ def main():
         weights = balanced_weights(splits["train"]["labels"][:], config)
         loss = classification_loss(training_args.label_smoothing_factor, weights)
     config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
+    freeze = train and should_freeze(config, labels, splits["train"], data_args.fine_tune)
+    if freeze and "row" in splits["train"].column_names:
+        # Cross-validation replaces the held-out rows.
+        rows = concatenate_datasets([splits["train"], splits.pop("validation")])
+        splits["train"] = rows.select(np.argsort(rows["row"]))
     # There is no baseline for a teacher's probabilities.
-    has_baseline = data_args.baseline and train and "validation" in splits and labels.problem_type == ONE_CLASS
+    has_baseline = data_args.baseline and train and labels.problem_type == ONE_CLASS
     has_baseline = has_baseline and not isinstance(splits["train"]["labels"][0], list)
 
     sentences = texts(splits["train"]) if train else ()
@@ -454,23 +492,34 @@ def main():
     def run(args: RunArguments, checkpoint: str | None):
         if train:
             data_args.lengthen(args, len(datasets["train"]))
-        trainer = make_trainer(args, datasets.get("train"), data_args.callbacks(args, labels.problem_type))
-        baseline = baseline_predictions(splits["train"], splits["validation"]) if has_baseline else None
+        callbacks, evaluation, baseline = data_args.callbacks(args, labels.problem_type), None, None
+        if freeze:
+            # There are no steps of training between which to evaluate.
+            callbacks, args.eval_strategy, args.load_best_model_at_end = [], IntervalStrategy.NO, False
+        trainer = make_trainer(args, datasets.get("train"), callbacks)
+        if has_baseline and "validation" in splits:
+            baseline = baseline_predictions(splits["train"], splits["validation"])
         if baseline is not None:
             right = int((baseline == splits["validation"]["labels"][:]).sum())
             words = accuracy_in_words(right, len(baseline))
             logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", words)
-        results = trainer.train_and_evaluate(checkpoint)
+        if freeze:
+            evaluation = train_frozen(trainer, splits["train"], data_args.class_weights is not None, has_baseline)
+            results = trainer.evaluate() if "validation" in splits else {}
+        else:
+            results = trainer.train_and_evaluate(checkpoint)
         if "validation" in splits:
             kept = trainer.compute_metrics
             evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
-            if train and (folds := data_args.folds(trainer, results["train_runtime"], len(splits["validation"]))):
+            held_out = len(splits["validation"])
+            if train and not freeze and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
                 rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
                 numbers = fold_numbers(rows["labels"][:], folds)
                 logits = cross_validate(make_trainer, trainer, tokenized, numbers)
                 evaluation = Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), None, True)
                 if baseline is not None:
                     evaluation.baseline = cross_validated_baseline(rows, numbers)
+        if evaluation is not None:
             results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
         for split in tests:
             output = trainer.predict(datasets[split], metric_key_prefix=split)
@@ -479,7 +528,7 @@ def main():
                 name = "predictions.tsv" if len(tests) == 1 else f"{split}_predictions.tsv"
                 write_predictions(Path(args.output_dir, name), output.predictions, config)
         trainer.finish(results)
-        if "validation" in splits and trainer.is_world_process_zero():
+        if evaluation is not None and trainer.is_world_process_zero():
             conclude(trainer, evaluation)
 
     series.make_runs(training_args, runs, run, checkpoint)

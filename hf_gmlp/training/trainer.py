@@ -279,7 +279,9 @@ class GMLPTrainer(Trainer):
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
             length = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
-            values = run_folder.hyperparameters(args) | length | self.hyperparameters
+            # A classifier on frozen embeddings is trained without steps, and has only its own hyperparameters.
+            values = run_folder.hyperparameters(args) | length if state.global_step else {}
+            values |= self.hyperparameters
             training = {**self.card, "metrics": self.results, "command": public_command(sys.argv)}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name

@@ -1,21 +1,28 @@
 """Classifiers on frozen sentence embeddings, compared with scikit-learn."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas
 import pytest
 import torch
 from datasets import Dataset
 from scipy.special import log_expit
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
-from transformers import DataCollatorWithPadding
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, pipeline
 
-from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification, GMLPModel
 from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks import frozen
+from hf_gmlp.tasks.glue import main
+from hf_gmlp.tokenizer import train_tokenizer
 
-from ..samples import WORDS, documents, word_tokenizer
+from ..samples import WORDS, documents, run_in, word_tokenizer, write_rows
+from .test_glue import opinions
 
+RECIPE = Path(__file__).parents[2] / "recipes/classify.yaml"
 OUTPUTS = {ONE_CLASS: 3, CLASSES: 3, REGRESSION: 1}
 
 
@@ -126,8 +133,8 @@ def test_the_classifier_reads_the_embeddings():
     [
         ({}, True),
         ({"fine_tune": True}, False),
-        ({"rows": 65}, False),
-        ({"rows": 65, "fine_tune": False}, True),
+        ({"rows": 1001}, False),
+        ({"rows": 1001, "fine_tune": False}, True),
         ({"architecture": "GMLPForMaskedLM"}, False),
         ({"pair": True}, False),
         ({"pair": True, "fine_tune": False}, True),
@@ -153,3 +160,37 @@ def test_few_rows_freeze_a_sentence_encoder(changes, expected):
             frozen.should_freeze(*arguments)
     else:
         assert frozen.should_freeze(*arguments) is expected
+
+
+@pytest.mark.slow
+def test_few_rows_give_an_ordinary_classifier(tmp_path):
+    tokenizer = train_tokenizer((row["sentence"] for row in opinions(200, 0)), vocab_size=400, max_length=32)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64}
+    encoder = GMLPModel(GMLPConfig(**sizes, max_position_embeddings=64, pooling="mean"))
+    torch.nn.init.normal_(encoder.pooler.dense.weight, std=0.2)
+    for item in (encoder, tokenizer):
+        item.save_pretrained(tmp_path / "encoder")
+    names = ("bad", "good")
+    rows = [{"text": row["sentence"], "label": names[row["label"]]} for row in opinions(120, 1)]
+    write_rows(tmp_path / "few.csv", rows)
+    write_rows(
+        tmp_path / "new.csv", [{"text": row["sentence"], "label": names[row["label"]]} for row in opinions(60, 2)]
+    )
+    flags = (RECIPE, "--model_name_or_path", "encoder", "--train_file", "few.csv", "--output_dir", "out")
+    results = run_in(tmp_path, main, *flags)
+    # Cross-validation scores all rows, and tf-idf on the same folds.
+    assert results["eval_samples"] == 120 and results["eval_accuracy"] > 0.9 and "baseline_accuracy" in results
+    table = pandas.read_csv(tmp_path / "out" / "eval_predictions.csv")
+    assert table["text"].tolist() == [row["text"] for row in rows]
+    assert (table["label"] == table["prediction"]).mean() == pytest.approx(results["eval_accuracy"])
+    # Only the classifier was trained.
+    trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(weight, trained.model.state_dict()[name]) for name, weight in encoder.state_dict().items())
+    classify = pipeline("text-classification", str(tmp_path / "out"), device="cpu")
+    answers = classify([row["sentence"] for row in opinions(60, 2)])
+    assert np.mean([answer["label"] == names[row["label"]] for answer, row in zip(answers, opinions(60, 2))]) > 0.9
+    assert "only the classifier" in (tmp_path / "out" / "README.md").read_text()
+    # With validation data, these are evaluated.
+    flags = (*flags[:-1], "out2", "--validation_file", "new.csv")
+    assert run_in(tmp_path, main, *flags)["eval_samples"] == 60
