@@ -77,16 +77,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--size", choices=("tiny", "small", "gpu"), default="small")
     added.add_argument("--jobs", type=int, default=2, help="number of parallel trainings (default: %(default)s)")
     added.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
-    added = command("extrapolation", "extrapolation.extrapolate", "train on 128 tokens and evaluate on up to 8,192")
-    added.add_argument("--train_file", **several | {"required": True, "help": "text to train on, JSON lines"})
-    added.add_argument("--validation_file", required=True, help="text to evaluate on, JSON lines")
-    added.add_argument("--output_dir", type=Path, required=True)
-    added = command("experiment", "experiments.experiment", "start or resume an experiment of docs/log/text.md")
-    added.add_argument("name", choices=("scaling", "pairs", "attention"))
-    added.add_argument("--train_file", **several | {"required": True, "help": "texts to train on, JSON lines"})
-    added.add_argument("--validation_file", **several | {"help": "texts to evaluate on (scaling)"})
-    added.add_argument("--output_dir", type=Path, required=True)
-    added.add_argument("--jobs", type=int, default=2, help="number of parallel trainings (default: %(default)s)")
     added = command(
         "without-attention", "without_attention.compare", "compare BERT with and without attention, gMLP and aMLP"
     )

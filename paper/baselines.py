@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 from scipy.sparse import coo_array
 
 # Pseudo-counts that the unigram distribution has in a bigram distribution.
@@ -69,40 +68,3 @@ def tfidf_classifier() -> Any:
     model = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(max_iter=1000))
     choices = {"tfidfvectorizer__ngram_range": [(1, 1), (1, 2)], "logisticregression__C": [0.1, 1, 10, 100]}
     return GridSearchCV(model, choices, cv=3, scoring="accuracy")
-
-
-def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
-    """Return the accuracy of `tfidf_classifier`. The sentences of a pair are joined.
-
-    Args:
-        train, validation: Files in a format that run_glue.py reads.
-    """
-    from hf_gmlp.tasks.glue import GlueArguments, load_sentences
-
-    splits, *_ = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
-    parts = []
-    for rows in splits.values():
-        columns = [name for name in rows.column_names if name.startswith("sentence")]
-        parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
-    return float(tfidf_classifier().fit(*parts[0]).score(*parts[1]))
-
-
-def similarity_accuracy(train: str | Path, validation: str | Path) -> float:
-    """Return the accuracy of a threshold for the similarity of a pair: the cosine of the tf-idf of its two sentences.
-
-    Args:
-        train, validation: Files of JSON lines with "sentence1", "sentence2" and "label", which is 1 or 0.
-    """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    parts = [pandas.read_json(path, lines=True) for path in (train, validation)]
-    vectorizer = TfidfVectorizer(sublinear_tf=True).fit([*parts[0].sentence1, *parts[0].sentence2])
-    similarities = [
-        # The vectors have length 1.
-        np.asarray(vectorizer.transform(part.sentence1).multiply(vectorizer.transform(part.sentence2)).sum(axis=1))
-        for part in parts
-    ]
-    # Its C is so large that it has no effect.
-    threshold = LogisticRegression(C=1e6).fit(similarities[0], parts[0].label)
-    return float(threshold.score(similarities[1], parts[1].label))

@@ -241,8 +241,11 @@ class BertRelposHead(BaselineHead):
 
 
 class BertRelposForMaskedLM(BertRelposHead, BertForMaskedLM):
-    def forward(self, input_ids=None, labels=None, masked_positions=None, **kwargs) -> MaskedLMOutput:
+    def forward(
+        self, input_ids=None, attention_mask=None, token_type_ids=None, *, labels=None, masked_positions=None, **kwargs
+    ) -> MaskedLMOutput:
         """With `sparse_prediction`, labels and `masked_positions` have the meaning they have in GMLPForMaskedLM."""
+        kwargs |= {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         if labels is None or not (self.config.sparse_prediction and self.training):
             return super().forward(input_ids, labels=labels, **kwargs)
         hidden_states = self.bert(input_ids, **kwargs).last_hidden_state

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,25 +76,6 @@ class System:
         flags |= {"muon_learning_rate": self.muon * rate} if self.muon else {}
         flags |= {"max_steps": steps, "logging_steps": max(1, steps // 100), "seed": seed, "data_seed": 0}
         return folder, train(folder, "mlm", self.recipe, flags)["eval_loss"]
-
-    def study(
-        self, output: Path, seeds: Sequence[int], steps: int, search_steps: int, start: Setting = (1e-3, 5.0)
-    ) -> list[tuple[Path, float]]:
-        """Search learning rate and multiplier, train each seed with the best, and return folders and losses."""
-        chosen = self.choose(output, search_steps, start)
-        return [self.pretrain(output / "reported", chosen, seed, steps) for seed in seeds]
-
-    def choose(self, output: Path, steps: int, start: Setting, multipliers: bool = True) -> Setting:
-        """Search learning rate and multiplier, or the learning rate alone, and return the best setting."""
-
-        def measure(setting: Setting) -> float:
-            if not multipliers and setting[1] != start[1]:
-                return math.inf
-            return self.pretrain(output / "search", setting, 11, steps)[1]
-
-        chosen = search(start, measure)
-        print(f"{output} {self.preset}: learning rate {chosen[0]:g}, multiplier {chosen[1]:g}", flush=True)
-        return chosen
 
 
 def call(command: list[str], log: Path):

