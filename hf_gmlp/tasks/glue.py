@@ -11,6 +11,8 @@ override earlier ones.
 """
 
 import logging
+import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import torch
 from datasets import Dataset, concatenate_datasets
 from pyarrow.compute import list_value_length
 from transformers import (
@@ -61,7 +64,7 @@ from ..tokenizer import padding_for
 from ..training import series
 from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
 from ..training.build import load_config, load_model, load_tokenizer
-from ..training.run_folder import write_text
+from ..training.run_folder import total_batch_size, write_text
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
@@ -371,6 +374,35 @@ def baseline_predictions(train: Dataset, rows: Dataset) -> np.ndarray | None:
         return None
 
 
+def log_estimate(trainer: GMLPTrainer, rows: Dataset):
+    """Log the minutes and memory that training will take on this CPU, by running one batch of the longest texts."""
+    args, model = trainer.args, trainer.model
+    lengths = list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy()
+    longest = np.argsort(-lengths)[: args.per_device_train_batch_size]
+    batch = trainer.data_collator([rows[int(row)] for row in longest])
+    # The run must not depend on the random numbers of dropout here.
+    with torch.random.fork_rng(devices=[]):
+        start = time.perf_counter()
+        model.train()(**batch).logits.float().sum().backward()
+        seconds = time.perf_counter() - start
+    model.zero_grad()
+    steps = (
+        args.max_steps if args.max_steps > 0 else math.ceil(len(rows) / total_batch_size(args)) * args.num_train_epochs
+    )
+    # Nearly all of the cost is linear in the number of tokens.
+    minutes = seconds * lengths.mean() / lengths[longest].mean() * steps * args.gradient_accumulation_steps / 60
+    # Adam has two numbers for each parameter.
+    memory = "" if sys.platform != "linux" else f", {(peak_memory() + 8 * model.num_parameters()) / 1e9:.1f} GB"
+    logger.info("Estimate for training: up to %.1f minutes%s", minutes, memory)
+
+
+def peak_memory() -> int:
+    """Return the largest memory of this process in bytes, on Linux."""
+    import resource
+
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def cross_validated_baseline(rows: Dataset, numbers: np.ndarray) -> np.ndarray | None:
     """Return the `baseline_predictions` of all rows, each by a model that was trained on the other folds."""
     predictions = np.empty(len(rows), dtype=int)
@@ -507,6 +539,8 @@ def main():
             evaluation = train_frozen(trainer, splits["train"], data_args.class_weights is not None, has_baseline)
             results = trainer.evaluate() if "validation" in splits else {}
         else:
+            if train and checkpoint is None and args.device.type == "cpu":
+                log_estimate(trainer, datasets["train"])
             results = trainer.train_and_evaluate(checkpoint)
         if "validation" in splits:
             kept = trainer.compute_metrics
