@@ -180,7 +180,7 @@ def test_few_rows_give_an_ordinary_classifier(tmp_path):
     flags = (RECIPE, "--model_name_or_path", "encoder", "--train_file", "few.csv", "--output_dir", "out")
     results = run_in(tmp_path, main, *flags)
     # Cross-validation scores all rows, and tf-idf on the same folds.
-    assert results["eval_samples"] == 120 and results["eval_accuracy"] > 0.9 and "baseline_accuracy" in results
+    assert results["eval_samples"] == 120 and results["eval_accuracy"] > 0.75 and "baseline_accuracy" in results
     table = pandas.read_csv(tmp_path / "out" / "eval_predictions.csv")
     assert table["text"].tolist() == [row["text"] for row in rows]
     assert (table["label"] == table["prediction"]).mean() == pytest.approx(results["eval_accuracy"])
@@ -189,7 +189,7 @@ def test_few_rows_give_an_ordinary_classifier(tmp_path):
     assert all(torch.equal(weight, trained.model.state_dict()[name]) for name, weight in encoder.state_dict().items())
     classify = pipeline("text-classification", str(tmp_path / "out"), device="cpu")
     answers = classify([row["sentence"] for row in opinions(60, 2)])
-    assert np.mean([answer["label"] == names[row["label"]] for answer, row in zip(answers, opinions(60, 2))]) > 0.9
+    assert np.mean([answer["label"] == names[row["label"]] for answer, row in zip(answers, opinions(60, 2))]) > 0.75
     assert "only the classifier" in (tmp_path / "out" / "README.md").read_text()
     # With validation data, these are evaluated.
     flags = (*flags[:-1], "out2", "--validation_file", "new.csv")
