@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import ttest_1samp
+from scipy.stats import linregress, ttest_1samp
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_gmlp.presets import preset_path
@@ -269,6 +269,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the Student's t confidence interval around the mean of at least two values."""
     low, high = ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
     return float(low), float(high)
+
+
+def slopes_of(results: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
+    """Return the slope of log perplexity against log parameters for each seed that all sizes have in common.
+
+    Args:
+        results: For each size, the number of parameters, and the loss of each seed.
+    """
+    sizes = np.log([parameters for parameters, _ in results])
+    return [float(linregress(sizes, losses).slope) for losses in zip(*(losses for _, losses in results))]
 
 
 def judge(

@@ -4,9 +4,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.stats import linregress
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
@@ -55,6 +53,7 @@ def test_named_recipes_and_tests_exist():
         assert f"def {test}(" in (ROOT / "tests" / file.removeprefix("tests/")).read_text(encoding="utf-8"), test
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["claims.md", "replication.md", "replication/report.md"])
 def test_tables_are_those_of_the_results(name):
     text = (ROOT / "paper" / name).read_text(encoding="utf-8")
@@ -94,9 +93,8 @@ def test_slopes_depend_on_the_deepest_models():
         slopes = {}
         for name in ("gmlp", "bert-relpos"):
             rows = [row for row in result("scaling")["rows"] if row[0] == name][:depths]
-            sizes = np.log([row[2] for row in rows])
-            # The slope of log perplexity against log parameters, for each of the three seeds that all depths have.
-            slopes[name] = [linregress(sizes, losses).slope for losses in zip(*(row[5][:3] for row in rows))]
+            # Three seeds, which all depths have.
+            slopes[name] = protocol.slopes_of([(row[2], row[5][:3]) for row in rows])
         return protocol.interval(protocol.subtract(slopes["gmlp"], slopes["bert-relpos"]))
 
     assert difference(4) == pytest.approx((-0.027, 0.0125), abs=0.001)
