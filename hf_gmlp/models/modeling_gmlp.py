@@ -291,22 +291,21 @@ def banded_batch(
 ) -> torch.Tensor:
     """Multiply all blocks in one product, each beside copies of its neighbors."""
     size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
-    batch, length, _ = v.shape
+    length = v.shape[1]
     count = (length + size - 1) // size
-    last = count * size - length  # of the padding of the last block
 
     def windows(x: torch.Tensor) -> torch.Tensor:  # [B, m, ...] -> [B, count, size of rows, ...]
-        blocks = F.pad(x, (0, 0, size, last + size)).unflatten(1, (count + 2, size))
+        padded = F.pad(x, (0, 0, size, count * size - length + size))
+        blocks = padded.view(x.shape[0], count + 2, size, x.shape[2])
         return torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)
 
-    bias = F.pad(bias, (0, 0, 0, last)).unflatten(-2, (count, size)).expand(batch, -1, -1, -1)
     rows = rows[:, None]
     if documents is not None:
         numbers = windows(documents[..., None])[..., 0]
         rows = hide_other_documents(rows, numbers[:, :, size : 2 * size], numbers)
-    w = rows.expand(batch, count, -1, -1).flatten(0, 1)
-    output = batched_product(bias.flatten(0, 1), w, windows(v).flatten(0, 1))
-    return output.unflatten(0, (batch, count)).flatten(1, 2)[:, :length]
+    output = torch.matmul(rows.expand(v.shape[0], count, -1, -1), windows(v)).flatten(1, 2)
+    # Index instead of slicing: with a slice, `torch.export` would refuse a length of complete blocks.
+    return output.index_select(1, torch.arange(length, device=v.device)) + cast_for_autocast(bias)
 
 
 def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -492,8 +491,7 @@ class SpatialGatingUnit(nn.Module):
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if self.config.spatial_gating == "split":
-            # In the backward pass, `chunk` would pad the gradient of each half with zeros and add the two.
-            u, v = hidden_states.unflatten(-1, (2, -1)).unbind(-2)
+            u, v = hidden_states.chunk(2, -1)
         v = self.norm(v)
         if positions.padding is not None:
             # Mask after the norm, whose bias would otherwise leak from padding into every token.
@@ -905,8 +903,8 @@ def classification_loss(
             f'With `problem_type="{config.problem_type}"`, labels of shape {tuple(labels.shape)} do not fit logits of '
             f"shape {tuple(logits.shape)}."
         )
-    loss_functions = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
-    loss = loss_functions.get(config.problem_type, F.cross_entropy)(logits, labels.to(logits))
+    losses: dict[str, Callable] = {"regression": F.mse_loss, "single_label_classification": F.cross_entropy}
+    loss = losses.get(config.problem_type, F.binary_cross_entropy_with_logits)(logits, labels.to(logits))
     return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
 
 

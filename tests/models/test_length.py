@@ -138,13 +138,14 @@ def test_integers_of_numpy_are_lengths(perturbed_model, text_config, random_ids,
     "fields",
     [
         {"spatial_heads": 4, "attention_size": 8},
-        {"spatial_reach": 5, "max_position_embeddings": 300},
+        {"spatial_reach": 80, "max_position_embeddings": 300},
         {"is_causal": True},
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
 @torch.no_grad()
 def test_exported_for_any_batch_and_length(perturbed_model, text_config, random_ids, fields, masked):
+    """For a product by blocks, `torch.export` would derive a range of lengths: tests/tools/test_export.py covers it."""
     config = text_config(num_hidden_layers=1, **fields)
     model, n = perturbed_model(GMLPModel, config, add_pooling_layer=False), config.max_position_embeddings
     batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=n)
@@ -154,8 +155,9 @@ def test_exported_for_any_batch_and_length(perturbed_model, text_config, random_
         mask[0, tokens // 2 :] = 0
         return {"input_ids": random_ids(rows, tokens)} | ({"attention_mask": mask} if masked else {})
 
-    shapes = {name: {0: batch, 1: length} for name in inputs(2, 8)}
-    program = torch.export.export(model, (), inputs(2, 8), dynamic_shapes=shapes, strict=False)
+    sample = inputs(2, 8)
+    shapes = {name: {0: batch, 1: length} for name in sample}
+    program = torch.export.export(model, (), sample, dynamic_shapes=shapes, strict=False)
     for rows, tokens in ((3, n), (4, 2), (1, n - 1)):
         case = inputs(rows, tokens)
         is_token = case.get("attention_mask", torch.ones(rows, tokens)) == 1
