@@ -28,10 +28,10 @@ def main(argv: list[str] | None = None):
     function = options.pop("function")
     if function is list_recipes:
         # Loaded by its path, since importing the package takes seconds.
-        return runpy.run_path(str(PACKAGE / "errors.py"))["run"](list_recipes)
+        return runpy.run_path(str(PACKAGE / "errors.py"))["run_command"](list_recipes)
     from hf_gmlp import errors
 
-    errors.run(lambda: function(**options))
+    errors.run_command(lambda: function(**options))
 
 
 def make_parser() -> ArgumentParser:
@@ -42,13 +42,15 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     script = commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help")
     script.add_argument("script", choices=SCRIPTS)
-    script.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
-    script.set_defaults(function=run)
+    script.add_argument("argv", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
+    script.set_defaults(function=run_script)
     text = "train a classifier on your own texts: classify --help"
     # Without prefix characters, all flags, including --help, are passed on to the script.
     classify = commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False)
-    classify.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
-    classify.set_defaults(function=lambda words: run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify"))
+    classify.add_argument("argv", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
+    classify.set_defaults(
+        function=lambda argv: run_script("glue", ["recipes/classify.yaml", *argv], "hf-gmlp classify")
+    )
     predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
     recipes = commands.add_parser("recipes", help="list the YAML files of flags for `hf-gmlp run`")
     recipes.set_defaults(function=list_recipes)
@@ -95,12 +97,12 @@ def list_recipes():
     print(f"\nfolder: {root}")
 
 
-def run(script: str, words: list[str], command: str | None = None):
+def run_script(script: str, argv: list[str], command: str | None = None):
     # The help and the model card show this command.
-    sys.argv = [command or f"hf-gmlp run {script}", *words]
-    from hf_gmlp.tasks import run
+    sys.argv = [command or f"hf-gmlp run {script}", *argv]
+    from hf_gmlp.tasks import run_task
 
-    run(script)
+    run_task(script)
 
 
 def predict_arguments(parser: ArgumentParser):
@@ -128,7 +130,7 @@ def tokenizer_arguments(parser: ArgumentParser):
     source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
     source.add_argument("--split", default="train", help="its split (default: train)")
     source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
-    source.add_argument("--text_column", default="text", metavar="NAME", help="column of the text (default: text)")
+    source.add_argument("--text_column_name", default="text", metavar="NAME", help="column of the text (default: text)")
     source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
 
     options = parser.add_argument_group("tokenizer")

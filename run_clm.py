@@ -5,7 +5,7 @@ from hf_gmlp import errors, tasks
 
 
 def main():
-    errors.run(lambda: tasks.run("clm"))
+    errors.run_command(lambda: tasks.run_task("clm"))
 
 
 if __name__ == "__main__":

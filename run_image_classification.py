@@ -5,7 +5,7 @@ from hf_gmlp import errors, tasks
 
 
 def main():
-    errors.run(lambda: tasks.run("image_classification"))
+    errors.run_command(lambda: tasks.run_task("image_classification"))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--layers", type=int, default=8, help="blocks of the gMLPs (default: %(default)s)")
     parser.add_argument("--dim", type=int, default=512, help="d_model (default: %(default)s)")
     arguments = parser.parse_args()
-    errors.run(lambda: benchmark(arguments))
+    errors.run_command(lambda: benchmark(arguments))
 
 
 def benchmark(arguments: argparse.Namespace):

@@ -36,7 +36,7 @@ SUITES = ("images", "text", "short")
 
 def main():
     arguments = harness.make_parser(__doc__, 5, SUITES).parse_args()
-    errors.run(lambda: benchmark(arguments))
+    errors.run_command(lambda: benchmark(arguments))
 
 
 def benchmark(arguments: argparse.Namespace):

@@ -62,7 +62,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.device == "cpu" and not arguments.quick:
         parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks.cpu")
-    errors.run(lambda: benchmark(arguments))
+    errors.run_command(lambda: benchmark(arguments))
 
 
 def benchmark(arguments: argparse.Namespace):

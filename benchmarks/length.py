@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="how often every system is timed (default: %(default)s)")
     parser.set_defaults(threads=1, quick=False)
     arguments = parser.parse_args()
-    errors.run(lambda: benchmark(arguments))
+    errors.run_command(lambda: benchmark(arguments))
 
 
 def benchmark(arguments: argparse.Namespace):

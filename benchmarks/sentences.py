@@ -38,7 +38,7 @@ def main():
     parser.add_argument("--banking77", type=Path, help="folder with train.csv and test.csv: text, category")
     parser.add_argument("--sst2", type=Path, help="folder with train.jsonl and validation.jsonl: sentence, label")
     parser.add_argument("--imdb", type=Path, help="folder with train.jsonl.gz and test.jsonl.gz: text, label")
-    errors.run(lambda: compare(parser.parse_args()))
+    errors.run_command(lambda: compare(parser.parse_args()))
 
 
 def compare(arguments: argparse.Namespace):

@@ -36,11 +36,10 @@ def table_of_flags(arguments):
     rows += ["| flag | value | default | meaning |", "| --- | --- | --- | --- |"]
     for field in (field for field in fields(arguments) if field.name in inspect.get_annotations(arguments)):
         text = field.metadata.get("help", "")
-        interval = f" In {text.interval}." if getattr(text, "interval", None) else ""
         value = inspect.formatannotation(field.type).replace(" | None", "").replace("|", "\\|")
         default = field.default if field.default_factory is MISSING else field.default_factory()
         default = "" if default is None else f"`{default}`"
-        rows.append(f"| `--{field.name}` | {value} | {default} | {text}{interval} |")
+        rows.append(f"| `--{field.name}` | {value} | {default} | {text} |")
     return "\n".join(rows)
 
 

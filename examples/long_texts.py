@@ -38,7 +38,7 @@ def main():
     parser.add_argument("file", help="jsonl, csv or parquet, compressed or not")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--output", help="image file for the plot")
-    errors.run(lambda: measure(parser.parse_args()))
+    errors.run_command(lambda: measure(parser.parse_args()))
 
 
 def measure(arguments: argparse.Namespace):

@@ -9,7 +9,7 @@ so that the models can be evaluated on them; the published models were trained b
 
 The steps are: a tokenizer; masked language modeling on sequences of 128 tokens (`mlm`), and then of 1,024 (`long`,
 published as `amlp-mini`); starting from `mlm`, training on single sentences of the reviews, each labeled with the
-opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the reviews, the mean
+opinion of its review (`opinions`); five fine-tuned teachers; soft labels for sentences of the reviews, the mean
 probabilities of the teachers and tf-idf; and students trained on them (`amlp-mini-sst2`). Both models are copied in
 half precision. When the command is repeated, it skips finished steps and resumes an interrupted one. Other flags go to
 all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
@@ -62,8 +62,7 @@ def main():
         prose[part][1] = str(leave_out_test_reviews(prose[part][1], output / f"reviews_{part}.jsonl"))
 
     def run(script: str, recipe: str, name: str, *own_flags: object):
-        finished = "summary.json" if script == "run_glue.py" else "all_results.json"
-        if not (output / name / finished).is_file():
+        if not (output / name / "all_results.json").is_file():
             command = [script, f"recipes/{recipe}.yaml", *map(str, own_flags), *flags]
             command += ["--output_dir", str(output / name)]
             print("$ python", *command, flush=True)
@@ -83,19 +82,20 @@ def main():
     if not opinions.is_file():
         write_opinions(reviews, opinions, make_spelling(output / "mlm"), 200_000)
     # Evaluate on the SST-2 training sentences here, since the validation sentences are used only once, at the end.
-    run("run_glue.py", "laptop-distill", "opinions", *task, "--model_name_or_path", output / "mlm", "--seeds", 1,
+    run("run_glue.py", "laptop-distill", "opinions", *task, "--model_name_or_path", output / "mlm", "--seed", 1,
         "--train_file", opinions, "--validation_file", train)  # fmt: skip
-    task += ("--model_name_or_path", output / "opinions" / "seed-1", "--validation_file", validation)
-    run("run_glue.py", "laptop-finetune", "teachers", *task, "--train_file", train)
+    task += ("--model_name_or_path", output / "opinions", "--validation_file", validation)
+    teachers = [f"teachers/seed-{seed}" for seed in range(1, 6)]
+    for seed, name in enumerate(teachers, start=1):
+        run("run_glue.py", "laptop-finetune", name, *task, "--train_file", train, "--seed", seed)
     sentences, soft = output / "sentences.jsonl", output / "soft.jsonl"
     if not soft.is_file():
         write_sentences(reviews, sentences, 150_000)
-        teachers = sorted((output / "teachers").glob("seed-*"))
-        write_soft_labels(sentences, train, teachers, soft)
-    run("run_glue.py", "laptop-distill", "students", *task, "--train_file", soft)
-
-    students = json.loads((output / "students" / "summary.json").read_text(encoding="utf-8"))
-    print(f"Accuracy of the students: {students['metrics']['eval_accuracy']}")
+        write_soft_labels(sentences, train, [output / name for name in teachers], soft)
+    for seed in (1, 2, 3):
+        run("run_glue.py", "laptop-distill", f"students/seed-{seed}", *task, "--train_file", soft, "--seed", seed)
+    results = [json.loads(path.read_text()) for path in sorted(output.glob("students/*/all_results.json"))]
+    print("Accuracy of the students:", *(result["eval_accuracy"] for result in results))
     halve(output / "long", output / "amlp-mini")
     halve(output / "students" / "seed-1", output / "amlp-mini-sst2")
 

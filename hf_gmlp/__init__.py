@@ -9,7 +9,7 @@ from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
 from ._version import __version__
-from .context import extend_context
+from .loading import extend_context
 from .models import configuration_gmlp, modeling_gmlp
 from .models.configuration_gmlp import *
 from .models.modeling_gmlp import *

@@ -23,6 +23,7 @@ from transformers import (
 from transformers.utils import ModelOutput, logging
 
 from .errors import InputError, causes, hub_reason, listed
+from .models.modeling_gmlp import GMLPPreTrainedModel
 
 logger = getLogger(__name__)
 
@@ -166,3 +167,27 @@ def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Calla
         return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
 
     return forward
+
+
+def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int):
+    """Extend a text model and its tokenizer, such as those of a pipeline, to texts of up to `length` tokens, in place.
+
+    A Toeplitz W, the default of text models, needs no training for that. A model that accepts as many tokens already
+    stays as it is.
+
+    Example:
+        classify = pipeline("text-classification", "checkpoints/amlp-mini-sst2")
+        hf_gmlp.extend_context(classify.model, classify.tokenizer, 4096)
+
+    Raises:
+        ValueError: If W is dense, since its added positions must be trained (`model.resize_position_embeddings`).
+    """
+    is_longer = length > model.config.max_position_embeddings
+    if is_longer and not model.config.toeplitz:
+        raise ValueError(
+            "The model has a dense W, whose added positions must be trained: call "
+            f"`model.resize_position_embeddings({length})` and train it."
+        )
+    if is_longer:
+        model.resize_position_embeddings(length)
+    tokenizer.model_max_length = length

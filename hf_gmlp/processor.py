@@ -67,7 +67,7 @@ def open_picture(file: io.BytesIO | str) -> PIL.Image.Image:
     return picture
 
 
-def decode(image: dict) -> PIL.Image.Image:
+def decode_image(image: dict) -> PIL.Image.Image:
     """Decode an image, upright and in RGB.
 
     Args:

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None):
             logging.disable_progress_bar()
         getattr(importlib.import_module(f"{__package__}.{module}"), function)(**options)
 
-    errors.run(call)
+    errors.run_command(call)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -106,7 +106,7 @@ def run_script(task: str, words: list[str]):
 
     # The help text and the model card show this command.
     sys.argv = [f"python -m paper run {task}", *words]
-    tasks.run(task)
+    tasks.run_task(task)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def fail(error):
 )
 def test_commands_end_with_one_line(capsys, error, code, words):
     with pytest.raises(SystemExit) as caught:
-        errors.run(lambda: fail(error))
+        errors.run_command(lambda: fail(error))
     assert caught.value.code == code
     text = capsys.readouterr().err
     assert text.startswith("Error: ") and words in text and text.count("\n") == 1
@@ -44,12 +44,16 @@ def test_commands_end_with_one_line(capsys, error, code, words):
 )
 def test_faults_of_the_program_keep_their_traceback(error):
     with pytest.raises(type(error)):
-        errors.run(lambda: fail(error))
+        errors.run_command(lambda: fail(error))
 
 
 @pytest.mark.heavy
 def test_a_closed_pipe_ends_a_command_quietly():
-    command = [sys.executable, "-c", "from hf_gmlp import errors; errors.run(lambda: print('line\\n' * 100_000))"]
+    command = [
+        sys.executable,
+        "-c",
+        "from hf_gmlp import errors; errors.run_command(lambda: print('line\\n' * 100_000))",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
@@ -64,7 +68,7 @@ def test_an_interrupt_may_be_the_context_of_another_error(capsys):
             raise TimeoutError
 
     with pytest.raises(SystemExit) as caught:
-        errors.run(main)
+        errors.run_command(main)
     assert caught.value.code == 130 and capsys.readouterr().err.startswith("Error: Interrupted.")
 
 
@@ -84,7 +88,7 @@ def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
                 print("started", flush=True)
                 result.get()
 
-        errors.run(main)
+        errors.run_command(main)
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = start_with_ctrl_c([sys.executable, "-c", code], start_new_session=True, **pipes)
@@ -99,5 +103,5 @@ def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
 def test_a_missing_extra_is_named(capsys, monkeypatch, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SystemExit):
-        errors.run(lambda: importlib.import_module(module))
+        errors.run_command(lambda: importlib.import_module(module))
     assert f'{module} is not installed: pip install "{package}"' in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
-# This must be set before torch_xla is imported, as in `hf_gmlp.tasks.run`.
+# This must be set before torch_xla is imported, as in `hf_gmlp.tasks.run_task`.
 os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
 pytest.importorskip("torch_xla", reason="only `make xla` has torch_xla")
 import torch_xla
@@ -120,7 +120,7 @@ def run(task, *flags, cpu=False):
     before = count_work()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", *map(str, flags), *["--use_cpu"] * cpu])
-        tasks.run(task)
+        tasks.run_task(task)
     after = count_work()
     results = json.loads(Path(flags[flags.index("--output_dir") + 1], "all_results.json").read_text())
     return results, (after[0] - before[0], after[1])

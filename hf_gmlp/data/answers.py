@@ -153,7 +153,7 @@ def best_spans(
     return [Span(offsets[i][0], offsets[j][1], float(starts[i]), float(ends[j])) for i, j in pairs]
 
 
-def decode(
+def decode_answers(
     contexts: Sequence[str],
     windows: Mapping[str, Iterable],
     start_logits: Sequence[np.ndarray],

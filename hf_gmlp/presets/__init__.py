@@ -2,7 +2,7 @@
 
 `preset_config("amlp-base")` returns a config; `preset_path("amlp-base")` is a folder for `AutoConfig.from_pretrained`
 or `--config_name`. Among them are the paper's baseline models that are part of transformers: BERT, without dropout as
-in the paper, and ViT. paper/models.py adds the other baseline models.
+in the paper, ViT, and Mixer and ResMLP of timm. paper/models.py adds the other baseline models.
 """
 
 import json
@@ -36,6 +36,7 @@ _MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the gri
 _MADDS = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
 _DEIT_TI = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
 _VIT_L = "Table 2 prints multiply-adds, doubled here, and the ViT paper's 307 M; with 1,000 classes there are 304.7 M."
+_TIMM = "A model of timm, which must be installed. Table 2 prints multiply-adds, which are doubled here."
 
 PRESETS = {
     preset.name: preset
@@ -66,6 +67,10 @@ PRESETS = {
         Preset("deit-b16-224", "Table 2", 86, 35.0, note=_MADDS),
         Preset("vit-b16-384", "Table 2", 86, 110.8, note=_MADDS),
         Preset("vit-l16-384", "Table 2", 307, 381.4, note=_VIT_L),
+        Preset("mixer-b16-224", "Table 2", 59, 25.4, note=_TIMM),
+        Preset("resmlp-12", "Table 2", 15, 6.0, note=_TIMM),
+        Preset("resmlp-24", "Table 2", 30, 12.0, note=_TIMM),
+        Preset("resmlp-36", "Table 2", 45, 17.8, note=_TIMM),
     )
 }
 
@@ -115,6 +120,9 @@ def show_presets(name: str | None = None):
 def _row(preset: Preset) -> str:
     fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
     tokens = fields.get("max_position_embeddings")
+    if fields["model_type"] == "timm_wrapper":
+        # Only timm knows the sizes.
+        return f"{preset.name:<25}{preset.paper:<43}{preset.parameters:>7g} M{preset.flops:>8.1f} B"
     if tokens is None:
         # Image models have a [CLS] token unless they pool differently.
         tokens = (fields["image_size"] // fields["patch_size"]) ** 2 + (fields.get("pooling", "cls") == "cls")

@@ -6,7 +6,7 @@ from importlib import import_module
 from ..errors import OPTIONAL, need
 
 
-def run(task: str):
+def run_task(task: str):
     """Train or evaluate with the flags of the command line, `sys.argv`.
 
     Args:

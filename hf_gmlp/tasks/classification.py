@@ -117,7 +117,7 @@ def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:
     return counts.sum() / ((counts > 0).sum() * counts.clamp(min=1e-9)) * (counts > 0)
 
 
-def classification_loss(label_smoothing: float = 0.0, weights: torch.Tensor | None = None) -> Callable:
+def weighted_loss(label_smoothing: float = 0.0, weights: torch.Tensor | None = None) -> Callable:
     """Return `compute_loss_func` for Trainer: weighted cross-entropy with labels [B] or probabilities [B, classes],
     which Trainer's own label smoother does not support. Labels are smoothed in training only.
     """
@@ -158,7 +158,6 @@ def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
     """Return class ids or numbers [samples], or 0 and 1 for each class [samples, classes], from all logits."""
     if problem_type == CLASSES:
         return (logits > 0).astype(int)
-    # NaN becomes 0, so that a run that diverged does not stop a series of runs.
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 

@@ -14,7 +14,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ..tokenizer import end_of_text, open_ended
 from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
-from ..training.build import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
+from ..training.build import (
+    build_config,
+    build_model,
+    build_tokenizer,
+    check_causal,
+    check_packing,
+    check_pretraining,
+    sequence_length,
+)
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from ..training.xla import is_xla
@@ -67,27 +75,28 @@ class CausalCollator:
 
 def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
+    data_args.check_stream(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
     access = data_access(model_args, data_args, training_args)
-    config = load_config(model_args)
+    config = build_config(model_args)
     if model_args.model_name_or_path is not None:
         check_pretraining(config, model_args.model_name_or_path, train)
-    length = data_args.sequence_length(config)
+    length = sequence_length(config, data_args.block_size, flag="block_size")
 
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = open_ended(load_tokenizer(model_args, training_args, words, max_length=length, config=config))
+    tokenizer = open_ended(build_tokenizer(model_args, training_args, words, max_length=length, config=config))
     options = {"causal": True, "seed": seed, "access": access}
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
     num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
     description = data_args.description(train_dataset, eval_dataset, length)
 
-    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
+    model = build_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
     check_causal(model)
-    check_packing(model, data_args)
+    check_packing(model, data_args.separate_documents)
 
     training_args.batch_eval_metrics = True
     # Trainer need not remove columns: the collator returns only arguments of the model.

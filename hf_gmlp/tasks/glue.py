@@ -4,10 +4,9 @@
     hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir out
     hf-gmlp classify --model_name_or_path my-gmlp --train_file tickets.csv --label_column_name category --output_dir out
 
-The second command trains with five seeds, as the paper does, and reports medians. The third is for your own texts: it
-uses recipes/classify.yaml, holds out a tenth of the rows, and compares with tf-idf. The flags have the names of
-transformers' own run_glue.py. Recipes (YAML files of flags) may come first; flags override them, and later recipes
-override earlier ones.
+The last command is for your own texts: it uses recipes/classify.yaml, holds out a tenth of the rows, and compares with
+tf-idf. The flags have the names of transformers' own run_glue.py. Recipes (YAML files of flags) may come first; flags
+override them, and later recipes override earlier ones.
 """
 
 import logging
@@ -61,9 +60,8 @@ from ..errors import InputError, first_line
 from ..metrics import load_metric
 from ..metrics.calibration import MIN_SCORE_ROWS, accuracy_in_words
 from ..tokenizer import padding_for
-from ..training import series
-from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
-from ..training.build import load_config, load_model, load_tokenizer
+from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.build import build_config, build_model, build_tokenizer, sequence_length
 from ..training.run_folder import total_batch_size, write_text
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
@@ -73,7 +71,6 @@ from .classification import (
     KeptEvaluation,
     balanced_weights,
     check_evaluation,
-    classification_loss,
     conclude,
     cross_validate,
     finish_evaluation,
@@ -81,6 +78,7 @@ from .classification import (
     logits_only,
     names_of,
     predicted,
+    weighted_loss,
 )
 from .frozen import FOLDS, embed, fit_classifier, set_classifier, should_freeze
 
@@ -142,8 +140,8 @@ class SentenceModelArguments(ModelArguments):
 
 
 @dataclass
-class GlueArguments(ClassificationArguments, SeriesArguments):
-    """The sentences to classify, and the runs to make."""
+class GlueArguments(ClassificationArguments, LabeledTextArguments):
+    """The sentences to classify."""
 
     task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
     validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
@@ -177,9 +175,6 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     max_seq_length: int | None = flag(
         "Tokens per text or pair; by default 128 for GLUE's tasks and 512 for others, or the model's n if smaller.",
         interval="[5, inf)",
-    )
-    pad_to_max_length: bool = flag(
-        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
     )
 
     def __post_init__(self):
@@ -458,10 +453,9 @@ def main():
     # Check these flags now; the callbacks are made once the labels are known.
     data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
-    runs = series.plan_runs(model_args, data_args, training_args)
-    task, config, train = data_args.task(), load_config(model_args), training_args.do_train
+    task, config, train = data_args.task(), build_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
-    length = data_args.sequence_length(config, default=512 if task is None else 128)
+    length = sequence_length(config, data_args.max_seq_length, default=512 if task is None else 128)
     workers = data_args.preprocessing_num_workers
 
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
@@ -475,7 +469,7 @@ def main():
     loss = None
     if train and data_args.class_weights is not None:
         weights = balanced_weights(splits["train"]["labels"][:], config)
-        loss = classification_loss(training_args.label_smoothing_factor, weights)
+        loss = weighted_loss(training_args.label_smoothing_factor, weights)
     config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
     freeze = train and should_freeze(config, labels, splits["train"], data_args.fine_tune)
     if freeze and "row" in splits["train"].column_names:
@@ -487,7 +481,7 @@ def main():
     has_baseline = has_baseline and not isinstance(splits["train"]["labels"][0], list)
 
     sentences = texts(splits["train"]) if train else ()
-    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
+    tokenizer = build_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
     # The saved tokenizer has the length of the texts that the model was trained on.
     tokenizer.model_max_length = length
     with training_args.main_process_first(desc="tokenizing"):
@@ -506,7 +500,7 @@ def main():
         set_seed(args.seed)
         options = {"train": train, "new_classifier": new_classifier, "length": length}
         return GMLPTrainer(
-            model=load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options),
+            model=build_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options),
             args=args,
             train_dataset=train_rows,
             eval_dataset=validation.get("", validation or None),
@@ -517,52 +511,48 @@ def main():
             preprocess_logits_for_metrics=logits_only,
             callbacks=callbacks,
             metric_names=names,
-            in_series=bool(data_args.seeds),
             card=data_args.card_facts(model_args),
         )
 
-    def run(args: RunArguments, checkpoint: str | None):
-        if train:
-            data_args.lengthen(args, len(datasets["train"]))
-        callbacks, evaluation, baseline = data_args.callbacks(args, labels.problem_type), None, None
-        if freeze:
-            # There are no steps of training between which to evaluate.
-            callbacks, args.eval_strategy, args.load_best_model_at_end = [], IntervalStrategy.NO, False
-        trainer = make_trainer(args, datasets.get("train"), callbacks)
-        if has_baseline and "validation" in splits:
-            baseline = baseline_predictions(splits["train"], splits["validation"])
-        if baseline is not None:
-            right = int((baseline == splits["validation"]["labels"][:]).sum())
-            words = accuracy_in_words(right, len(baseline))
-            logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", words)
-        if freeze:
-            evaluation = train_frozen(trainer, splits["train"], data_args.class_weights is not None, has_baseline)
-            results = trainer.evaluate() if "validation" in splits else {}
-        else:
-            if train and checkpoint is None and args.device.type == "cpu":
-                log_estimate(trainer, datasets["train"])
-            results = trainer.train_and_evaluate(checkpoint)
-        if "validation" in splits:
-            kept = trainer.compute_metrics
-            evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
-            held_out = len(splits["validation"])
-            if train and not freeze and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
-                rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
-                numbers = fold_numbers(rows["labels"][:], folds)
-                logits = cross_validate(make_trainer, trainer, tokenized, numbers)
-                evaluation = Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), None, True)
-                if baseline is not None:
-                    evaluation.baseline = cross_validated_baseline(rows, numbers)
-        if evaluation is not None:
-            results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
-        for split in tests:
-            output = trainer.predict(datasets[split], metric_key_prefix=split)
-            results |= output.metrics
-            if trainer.is_world_process_zero():
-                name = "predictions.tsv" if len(tests) == 1 else f"{split}_predictions.tsv"
-                write_predictions(Path(args.output_dir, name), output.predictions, config)
-        trainer.finish(results)
-        if evaluation is not None and trainer.is_world_process_zero():
-            conclude(trainer, evaluation)
-
-    series.make_runs(training_args, runs, run, checkpoint)
+    if train:
+        data_args.lengthen(training_args, len(datasets["train"]))
+    callbacks, evaluation, baseline = data_args.callbacks(training_args, labels.problem_type), None, None
+    if freeze:
+        # There are no steps of training between which to evaluate.
+        callbacks, training_args.eval_strategy, training_args.load_best_model_at_end = [], IntervalStrategy.NO, False
+    trainer = make_trainer(training_args, datasets.get("train"), callbacks)
+    if has_baseline and "validation" in splits:
+        baseline = baseline_predictions(splits["train"], splits["validation"])
+    if baseline is not None:
+        right = int((baseline == splits["validation"]["labels"][:]).sum())
+        words = accuracy_in_words(right, len(baseline))
+        logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", words)
+    if freeze:
+        evaluation = train_frozen(trainer, splits["train"], data_args.class_weights is not None, has_baseline)
+        results = trainer.evaluate() if "validation" in splits else {}
+    else:
+        if train and checkpoint is None and training_args.device.type == "cpu":
+            log_estimate(trainer, datasets["train"])
+        results = trainer.train_and_evaluate(checkpoint)
+    if "validation" in splits:
+        kept = trainer.compute_metrics
+        evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
+        held_out = len(splits["validation"])
+        if train and not freeze and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
+            rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
+            numbers = fold_numbers(rows["labels"][:], folds)
+            logits = cross_validate(make_trainer, trainer, tokenized, numbers)
+            evaluation = Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), None, True)
+            if baseline is not None:
+                evaluation.baseline = cross_validated_baseline(rows, numbers)
+    if evaluation is not None:
+        results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
+    for split in tests:
+        output = trainer.predict(datasets[split], metric_key_prefix=split)
+        results |= output.metrics
+        if trainer.is_world_process_zero():
+            name = "predictions.tsv" if len(tests) == 1 else f"{split}_predictions.tsv"
+            write_predictions(Path(training_args.output_dir, name), output.predictions, config)
+    trainer.finish(results)
+    if evaluation is not None and trainer.is_world_process_zero():
+        conclude(trainer, evaluation)

@@ -3,9 +3,9 @@
     hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
     hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
-Here, `photos` has a subfolder for each class, possibly inside folders such as "train" and "test".
---config_name timm/NAME is a model of timm. The flags have the names of transformers' own run_image_classification.py.
-Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+Here, `photos` has a subfolder for each class, possibly inside folders such as "train" and "test". The flags have the
+names of transformers' own run_image_classification.py. Recipes (YAML files of flags) may come first; flags override
+them, and later recipes override earlier ones.
 """
 
 import logging
@@ -38,10 +38,9 @@ from ..data.labels import ONE_CLASS, Labels, hold_out_rows, number_labels, set_l
 from ..errors import InputError
 from ..loading import open_image_processor
 from ..models.configuration_gmlp import as_pair
-from ..processor import decode, evaluation_processor, processor_size
+from ..processor import decode_image, evaluation_processor, processor_size
 from ..training.arguments import BaseModelArguments, RunArguments, data_access, flag, parse_arguments
-from ..training.build import load_config, load_model
-from ..training.recipes import parse_overrides
+from ..training.build import build_config, build_model
 from ..training.run_folder import total_batch_size
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
@@ -51,10 +50,10 @@ from .classification import (
     KeptEvaluation,
     balanced_weights,
     check_evaluation,
-    classification_loss,
     conclude,
     finish_evaluation,
     logits_only,
+    weighted_loss,
 )
 from .pixels import ImageCollator
 
@@ -62,7 +61,6 @@ logger = logging.getLogger(__name__)
 
 
 HEAD = "ForImageClassification"
-TIMM = "timm/"
 
 
 @dataclass
@@ -111,6 +109,10 @@ class ImageArguments(ClassificationArguments):
             raise ValueError(f"--crop_scale takes two fractions, the smaller first, got {self.crop_scale}.")
         if self.auto_augment not in (None, "imagenet", "cifar10", "svhn"):
             raise ValueError(f"--auto_augment must be imagenet, cifar10 or svhn, got {self.auto_augment}.")
+
+    def files(self) -> dict[str, list[str]]:
+        folders = {"train": self.train_dir, "validation": self.validation_dir}
+        return super().files() | {split: [folder] for split, folder in folders.items() if folder}
 
     def size(self) -> tuple[int, int] | None:
         """Return the height and width of --image_size in pixels."""
@@ -193,57 +195,23 @@ def check_images(splits: Mapping[str, Dataset]):
             if image["bytes"] is None and not Path(image["path"]).is_file():
                 raise InputError(f"{image['path']}, named in the {split} data, does not exist: correct the path.")
             if split == "validation" or time.monotonic() < deadline:
-                decode(image)
+                decode_image(image)
 
 
-def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
-    """Return the config of a checkpoint or preset, or of a new model of timm, such as "timm/resmlp_12_224".
-
-    The overrides of a timm model are arguments of `timm.create_model`. The `size` (height and width in pixels) applies
-    to new models.
-    """
-    name = arguments.config_name or ""
-    if name.startswith(TIMM):
-        return _timm_config(name, arguments, size)
+def build_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
+    """Return the config of a checkpoint or preset. The `size` (height and width in pixels) applies to new models."""
     if size is None or arguments.model_name_or_path is not None:
-        return load_config(arguments)
-    return load_config(arguments, image_size=size[0] if size[0] == size[1] else list(size))
-
-
-def _timm_config(name: str, arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
-    import timm
-
-    name = name.removeprefix(TIMM).partition(".")[0]
-    overrides = parse_overrides(arguments.config_overrides or "")
-    model_args = overrides if size is None else {"img_size": size} | overrides
-    try:
-        with torch.device("meta"):
-            try:
-                timm.create_model(name, **model_args)
-            except TypeError:
-                # Convolutional networks have no argument for the size.
-                model_args = overrides
-                timm.create_model(name, **model_args)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"Cannot create timm's {name} with {model_args}: {error}") from error
-    return TimmWrapperConfig(architecture=name, model_args=model_args or None)
+        return build_config(arguments)
+    return build_config(arguments, image_size=size[0] if size[0] == size[1] else list(size))
 
 
 def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = None) -> tuple[int, int]:
-    """Return the height and width in pixels of a model's input: those of its config, processor, or timm, else 224."""
-    size = getattr(config, "image_size", None)
-    if isinstance(config, TimmWrapperConfig):
-        size = (config.model_args or {}).get("img_size")
-    if size is None and processor is not None:
-        size = processor_size(processor)
-    elif size is None and isinstance(config, TimmWrapperConfig):
-        import timm
-
-        size = timm.get_pretrained_cfg(config.architecture).input_size[1:]
+    """Return the height and width in pixels of a model's input: those of its config or processor, else 224."""
+    size = getattr(config, "image_size", None) or (processor and processor_size(processor))
     return as_pair(size or 224)
 
 
-def load_processor(
+def build_image_processor(
     arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:
     """Return the image processor of the checkpoint.
@@ -267,7 +235,7 @@ def load_processor(
     return evaluation_processor(new_size, **{name: value for name, value in fields.items() if value})
 
 
-def load_image_model(
+def build_image_model(
     arguments: ImageModelArguments,
     config: PreTrainedConfig,
     size: tuple[int, int] | None,
@@ -275,8 +243,8 @@ def load_image_model(
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
-    """Return the image classifier of `load_model`; a gMLP checkpoint is resized to the `size` in pixels."""
-    model = load_model(AutoModelForImageClassification, arguments, config, train=train, new_classifier=new_classifier)
+    """Return the image classifier of `build_model`; a gMLP checkpoint is resized to the `size` in pixels."""
+    model = build_model(AutoModelForImageClassification, arguments, config, train=train, new_classifier=new_classifier)
     if arguments.model_name_or_path is None and isinstance(config, TimmWrapperConfig):
         # transformers' wrapper initializes all linear layers itself, which overwrites the near-zero W of timm's gMLP.
         import timm
@@ -345,8 +313,8 @@ def main():
         if Path(folder).resolve() in Path(training_args.output_dir).resolve().parents:
             raise InputError(f"--output_dir is inside of {folder}, and its pictures would be a class: choose another.")
     checkpoint = start_run(model_args, data_args, training_args)
-    config = load_image_config(model_args, data_args.size())
-    processor = load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+    config = build_image_config(model_args, data_args.size())
+    processor = build_image_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
     with training_args.main_process_first(desc="reading"):
         splits, labels = load_images(
@@ -378,7 +346,7 @@ def main():
     collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
 
     options = {"train": training_args.do_train, "new_classifier": new_classifier}
-    model = load_image_model(model_args, config, data_args.size(), **options)
+    model = build_image_model(model_args, config, data_args.size(), **options)
     if collator.on_device:
         model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
@@ -392,7 +360,7 @@ def main():
         eval_dataset=eval_dataset,
         processing_class=processor,
         data_collator=collator,
-        compute_loss_func=classification_loss(training_args.label_smoothing_factor, weights),
+        compute_loss_func=weighted_loss(training_args.label_smoothing_factor, weights),
         compute_metrics=kept,
         preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from ..data.files import Access, load_data, reading
 from ..errors import InputError
 from ..tokenizer import end_of_text
-from ..training.arguments import DataArguments, flag
+from ..training.arguments import DataArguments, RunArguments, flag
 
 PARTS = ("train", "validation")
 # Number of bytes of text that are tokenized and written together.
@@ -32,7 +32,7 @@ Sequences = dict[str, list[np.ndarray]]
 class TextArguments(DataArguments):
     """The text to train a language model on."""
 
-    text_column: str = flag("Name of the text column.", "text")
+    text_column_name: str = flag("Name of the text column.", "text")
     separate_documents: bool = flag("Hide the documents in one sequence from each other (gMLP and aMLP only).", False)
     validation_split_percentage: int = flag(
         "Percentage of documents to hold out if there are no validation data.", 5, interval="(0, 100)"
@@ -40,6 +40,11 @@ class TextArguments(DataArguments):
     streaming: bool = flag(
         "Read a data set over the network, or files, while training, instead of preparing all of it first.", False
     )
+
+    def check_stream(self, args: RunArguments):
+        """Raise an InputError if a stream would be trained on without end."""
+        if self.streaming and args.do_train and args.max_steps < 1:
+            raise InputError("A stream has no length: set the length of the training with --max_steps.")
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """Return the data in words, for the model card."""
@@ -58,7 +63,7 @@ def load_texts(
     data, a random `validation_split_percentage` of the training documents is held out, in a stream by their checksums.
     At most `max_eval_samples` (in a stream, by default 1,000) validation documents are read.
     """
-    streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
+    streaming, column, limit = arguments.streaming, arguments.text_column_name, arguments.max_eval_samples
     source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
     source |= {"files": arguments.files(), "lines": getattr(arguments, "line_by_line", False)}
     loaded = load_data(**source, streaming=streaming, access=access, text_columns=[column])
@@ -99,10 +104,12 @@ def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) ->
         features = data.features or Dataset.from_list(list(data.take(1))).features
     if text_column not in features:
         columns = ", ".join(features) or "no columns"
-        raise InputError(f"There is no column {text_column!r} in {source}, which has {columns}: pass --text_column.")
+        raise InputError(
+            f"There is no column {text_column!r} in {source}, which has {columns}: pass --text_column_name."
+        )
     # A column in which every row is blank has the type null.
     if getattr(features[text_column], "dtype", None) not in ("string", "large_string", "string_view", "null"):
-        raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column.")
+        raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column_name.")
     data = data.select_columns([text_column])
     return data if text_column == "text" else data.rename_column(text_column, "text")
 

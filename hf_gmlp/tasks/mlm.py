@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 
 from ..errors import InputError
 from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
-from ..training.build import check_packing, load_config, load_model, load_tokenizer
+from ..training.build import build_config, build_model, build_tokenizer, check_packing, sequence_length
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from ..training.xla import is_xla
@@ -49,7 +49,7 @@ class MaskingCollator:
 
     Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded. With
     `separate_documents`, the batch also has "position_ids", which restart after each [SEP]. With `fixed_count`, it has
-    the "masked_positions" of `find_labels`. With `sparse_evaluation`, batches of `MaskedOnce` have them, and only
+    the "masked_positions" of `label_positions`. With `sparse_evaluation`, batches of `MaskedOnce` have them, and only
     their "labels", so that a gMLP computes no other logits. With a `max_length`, all batches have that length.
 
     Raises:
@@ -98,13 +98,13 @@ class MaskingCollator:
         batch = pad_rows(rows, self.tokenizer.pad_token_id, self.max_length)
         is_sparse = self.sparse_evaluation and "labels" in examples[0]
         if self.fixed_count or is_sparse:
-            batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)
+            batch["masked_positions"] = label_positions(batch["labels"], self.mlm_probability)
         if is_sparse:
             batch["labels"] = batch["labels"].gather(1, batch["masked_positions"])
         return batch
 
 
-def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
+def label_positions(labels: torch.Tensor, probability: float) -> torch.Tensor:
     """Return the index of every label of a row, filled up with indices of other tokens, in order: [B, m] -> [B, k]
 
     They are the `masked_positions` of a model. k depends only on m: it is five standard deviations above the
@@ -142,16 +142,17 @@ class MaskedOnce(torch.utils.data.Dataset):
 
 def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
+    data_args.check_stream(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
     access = data_access(model_args, data_args, training_args)
-    config = load_config(model_args)
-    length = data_args.sequence_length(config)
+    config = build_config(model_args)
+    length = sequence_length(config, data_args.max_seq_length)
 
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    tokenizer = build_tokenizer(model_args, training_args, words, max_length=length, config=config)
     # All batches of a compiled model should have the same shape.
     is_compiled = is_xla(training_args) or training_args.torch_compile
     collator = MaskingCollator(
@@ -167,8 +168,8 @@ def main():
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
     description = data_args.description(train_dataset, eval_dataset, length)
 
-    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
-    check_packing(model, data_args)
+    model = build_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
+    check_packing(model, data_args.separate_documents)
 
     training_args.batch_eval_metrics = True
     # The collator needs columns that are not inputs of the model.

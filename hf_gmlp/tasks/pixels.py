@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import BaseImageProcessor, PreTrainedModel
 
-from ..processor import decode
+from ..processor import decode_image
 
 # Processors whose last step is `Normalization`. Other processors, such as EfficientNet's, have other last steps.
 NORMALIZE_LAST = tuple(
@@ -69,7 +69,7 @@ class ImageCollator:
         labels = torch.tensor([row["labels"] for row in rows])
         if self.transform is None or "index" not in rows[0]:
             options = {"do_rescale": False, "do_normalize": False} if self.on_device else {}
-            prepared = self.processor([decode(row["image"]) for row in rows], return_tensors="pt", **options)
+            prepared = self.processor([decode_image(row["image"]) for row in rows], return_tensors="pt", **options)
             return {"pixel_values": prepared["pixel_values"], "labels": labels}
         start, images = _hash(self.seed, int(self._epoch)), []
         # The fork keeps the random state of the run. The generator is seeded directly, since `torch.manual_seed` would
@@ -78,7 +78,7 @@ class ImageCollator:
             for row in rows:
                 # With an odd factor, no two images have the same seed.
                 torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
-                images.append(self.transform(decode(row["image"])))
+                images.append(self.transform(decode_image(row["image"])))
             pixels = torch.stack(images)
             if self.mixing is not None:
                 torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))

@@ -3,10 +3,9 @@
     hf-gmlp run qa --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
     hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
 
-The second command trains with five seeds, as the paper does, and reports medians. Questions without an answer (SQuAD
-v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. The
-flags have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them,
-and later recipes override earlier ones.
+Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Name your own files with --train_file,
+--validation_file and --test_file. The flags have the names of transformers' own run_qa.py. Recipes (YAML files of
+flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 import itertools
@@ -30,15 +29,14 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.trainer_utils import PredictionOutput
 
-from ..data.answers import Decoded, check_windows, decode, make_windows
+from ..data.answers import Decoded, check_windows, decode_answers, make_windows
 from ..data.files import Access, load_data
 from ..data.questions import ANSWERS, TEXT, check_question, read_questions
 from ..errors import InputError
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
-from ..training import series
-from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
-from ..training.build import load_config, load_model, load_tokenizer
+from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.build import build_config, build_model, build_tokenizer, sequence_length
 from ..training.run_folder import write_text
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
@@ -47,12 +45,12 @@ from .classification import check_evaluation
 logger = logging.getLogger(__name__)
 
 
-# Columns of a window that `decode` needs besides the logits, and that are not inputs of the model.
+# Columns of a window that `decode_answers` needs besides the logits, and that are not inputs of the model.
 DECODING_COLUMNS = ["question_index", "offsets"]
 
 
 @dataclass
-class QAArguments(SeriesArguments):
+class QAArguments(LabeledTextArguments):
     """The questions to answer, and the choice of answers."""
 
     train_file: list[str] | None = flag(
@@ -72,16 +70,13 @@ class QAArguments(SeriesArguments):
     doc_stride: int | None = flag(
         "Overlap of windows in tokens; by default 128, or max_seq_length / 3 if smaller.", interval="[0, inf)"
     )
-    pad_to_max_length: bool = flag(
-        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
-    )
     n_best_size: int = flag("Number of answers per question in nbest_predictions.json.", 20, interval="[1, inf)")
     max_answer_length: int = flag("Maximum number of tokens of an answer.", 30, interval="[1, inf)")
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
         """Return the windows' "max_seq_length" and "doc_stride"."""
         has_n = getattr(config, "max_position_embeddings", None) is not None
-        max_seq_length = self.sequence_length(config, default=math.inf if has_n else 512)
+        max_seq_length = sequence_length(config, self.max_seq_length, default=math.inf if has_n else 512)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
         return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
 
@@ -158,7 +153,7 @@ class AnswerMetrics:
         self.decoded: list[Decoded] = []
 
     def __call__(self, prediction: EvalPrediction | PredictionOutput) -> dict[str, float]:
-        self.decoded = decode(
+        self.decoded = decode_answers(
             self.questions["context"],
             self.windows,
             *prediction.predictions[:2],
@@ -200,8 +195,7 @@ def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
     check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
-    runs = series.plan_runs(model_args, data_args, training_args)
-    config = load_config(model_args)
+    config = build_config(model_args)
     lengths = data_args.window_lengths(config)
     length = lengths["max_seq_length"]
 
@@ -210,7 +204,7 @@ def main():
     questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
 
     words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
-    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    tokenizer = build_tokenizer(model_args, training_args, words, max_length=length, config=config)
     check_windows(tokenizer, **lengths)
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.
@@ -228,34 +222,30 @@ def main():
     names = answers["validation"].names() if "validation" in answers else []
     collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
-    def run(args: RunArguments, checkpoint: str | None):
-        # The weights of a new head depend on the seed of the run.
-        set_seed(args.seed)
-        options = {"train": args.do_train, "length": length}
-        model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
-        trainer = GMLPTrainer(
-            model=model,
-            args=args,
-            train_dataset=windows.get("train"),
-            eval_dataset=windows.get("validation"),
-            processing_class=tokenizer,
-            data_collator=collator,
-            compute_metrics=answers.get("validation"),
-            metric_names=names and ["loss", *names],
-            in_series=bool(data_args.seeds),
-            card=data_args.card_facts(model_args),
-        )
-        metrics = trainer.train_and_evaluate(checkpoint)
-        if args.do_eval:
-            answers["validation"].write(args, "eval")
-        if args.do_predict:
-            trainer.compute_metrics = answers["test"]
-            output = trainer.predict(windows["test"], metric_key_prefix="predict")
-            if output.label_ids is None:
-                # Without labels, Trainer does not call `compute_metrics`.
-                answers["test"](output)
-            metrics |= output.metrics
-            answers["test"].write(args, "predict")
-        trainer.finish(metrics)
-
-    series.make_runs(training_args, runs, run, checkpoint)
+    # The weights of a new head depend on the seed, and not on what preparing the data has used of it.
+    set_seed(training_args.seed)
+    options = {"train": training_args.do_train, "length": length}
+    model = build_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=windows.get("train"),
+        eval_dataset=windows.get("validation"),
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=answers.get("validation"),
+        metric_names=names and ["loss", *names],
+        card=data_args.card_facts(model_args),
+    )
+    metrics = trainer.train_and_evaluate(checkpoint)
+    if training_args.do_eval:
+        answers["validation"].write(training_args, "eval")
+    if training_args.do_predict:
+        trainer.compute_metrics = answers["test"]
+        output = trainer.predict(windows["test"], metric_key_prefix="predict")
+        if output.label_ids is None:
+            # Without labels, Trainer does not call `compute_metrics`.
+            answers["test"](output)
+        metrics |= output.metrics
+        answers["test"].write(training_args, "predict")
+    trainer.finish(metrics)

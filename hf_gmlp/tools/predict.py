@@ -22,14 +22,21 @@ from scipy.stats import pearsonr, spearmanr
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from ..context import extend_context
 from ..data.files import row_schema, stream_rows
 from ..data.images import find_images
 from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
 from ..data.questions import known_answers, read_questions
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
 from ..errors import InputError, listed
-from ..loading import check_vocabulary, open_config, open_image_processor, open_runnable, open_tokenizer, program_of
+from ..loading import (
+    check_vocabulary,
+    extend_context,
+    open_config,
+    open_image_processor,
+    open_runnable,
+    open_tokenizer,
+    program_of,
+)
 from ..metrics.calibration import accuracy_in_words
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for, text_length
@@ -396,14 +403,14 @@ class ImageClassifier(Classifier):
     @torch.inference_mode()
     def logits(self, rows: Sequence[Row]) -> np.ndarray:
         # Texts are classified without Pillow, which this import needs.
-        from ..processor import decode
+        from ..processor import decode_image
 
         logits = np.full((len(rows), len(self.names)), np.nan)
         for start in range(0, len(rows), self.batch_size):
             pictures = {}
             for number, row in enumerate(rows[start : start + self.batch_size], start=start):
                 try:
-                    pictures[number] = decode({"bytes": None, "path": f"{self.folder}/{row['file']}"})
+                    pictures[number] = decode_image({"bytes": None, "path": f"{self.folder}/{row['file']}"})
                 except InputError as error:
                     self.skipped.append(str(error))
             if pictures:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.answers import check_windows, decode, make_windows
+from ..data.answers import check_windows, decode_answers, make_windows
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer
 from ..tokenizer import padding_for
@@ -79,7 +79,7 @@ class QuestionAnswerer:
         windows = make_windows(
             questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
         )
-        decoded = decode(
+        decoded = decode_answers(
             contexts,
             windows,
             *self._logits(windows, batch_size),

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
-from ..processor import decode
+from ..processor import decode_image
 from ..tokenizer import open_ended, text_length
 from .question_answering import QuestionAnswerer
 
@@ -158,7 +158,7 @@ def classify_images(model: PreTrainedModel, checkpoint: str):
     def classify(path: str | None) -> dict[str, float]:
         check(path)
         try:
-            return {row["label"]: row["score"] for row in pipe(decode({"bytes": None, "path": path}))}
+            return {row["label"]: row["score"] for row in pipe(decode_image({"bytes": None, "path": path}))}
         except InputError as error:
             raise gr.Error(str(error).replace(str(path), Path(str(path)).name), print_exception=False) from None
 

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..tokenizer import save_tokenizer, train_tokenizer
 
 # The options of `read_texts`. All others are options of `train_tokenizer`.
-SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column")
+SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column_name")
 
 
 def train(output_dir: str, max_samples: int | None = None, **options: Any) -> list[str]:
@@ -39,7 +39,7 @@ def read_texts(
     dataset_config_name: str | None = None,
     split: str = "train",
     streaming: bool = True,
-    text_column: str = "text",
+    text_column_name: str = "text",
 ) -> Iterator[str]:
     """Yield the texts of local files, or of a data set on the Hub or in a folder, without the blank ones.
 
@@ -53,15 +53,20 @@ def read_texts(
     if (dataset_name is None) == (not files):
         raise InputError("Name either files or --dataset_name to train on.")
     if dataset_name is None:
-        splits = load_data(files={split: list(map(str, files))}, streaming=True, lines=True, text_columns=[text_column])
+        splits = load_data(
+            files={split: list(map(str, files))}, streaming=True, lines=True, text_columns=[text_column_name]
+        )
     else:
         splits = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
     if split not in splits:
         raise InputError(f"{dataset_name} has no split {split!r}: pass --split, one of {', '.join(splits)}.")
     with reading(files or [str(dataset_name)], "text"):
         for row in splits[split]:
-            text = row.get(text_column)
-            if text_column not in row or not isinstance(text, str | None):
-                raise InputError(f"There is no text in {text_column!r}: pass --text_column, one of {', '.join(row)}.")
+            text = row.get(text_column_name)
+            if text_column_name not in row or not isinstance(text, str | None):
+                columns = ", ".join(row)
+                raise InputError(
+                    f"There is no text in {text_column_name!r}: pass --text_column_name, one of {columns}."
+                )
             if text and not text.isspace():
                 yield text

@@ -2,27 +2,18 @@
 
 import argparse
 import difflib
-import math
-import operator
-import re
 import shlex
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
+from transformers import HfArgumentParser, TrainingArguments
 
 from ..data.files import Access
 from ..errors import InputError
 from .recipes import SOURCES, command_line
 
-# Models of transformers whose first position is the padding token's id plus one.
-COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
-
-# The end of a flag's help that states the interval of its numbers, and the meaning of the brackets.
-INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
-COMPARE = {"[": operator.ge, "(": operator.gt, "]": operator.le, ")": operator.lt}
 # Intervals of flags that transformers' TrainingArguments does not check.
 INHERITED = {
     **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "dataloader_num_workers"), "[0, inf)"),
@@ -34,12 +25,31 @@ INHERITED = {
 }
 
 
-def flag(help: str, default: object = None, interval: str | None = None) -> Any:
-    """Declare a flag as a field of a dataclass; its numbers must be in the `interval`, such as "[0, 1)"."""
-    metadata = {"help": help if interval is None else f"{help} In {interval}."}
+class FlagHelp(str):
+    """The help of a flag, with the rest of its declaration, since HfArgumentParser passes all metadata to argparse."""
+
+    interval: str | None
+    may_change: bool
+
+
+def flag(help: str, default: object = None, interval: str | None = None, may_change: bool = False) -> Any:
+    """Declare a flag as a field of a dataclass.
+
+    Args:
+        interval: The interval of its numbers, such as "[0, 1)".
+        may_change: Whether a run may be resumed with another value. Otherwise `run_folder.check_same` refuses it.
+    """
+    text = FlagHelp(help if interval is None else f"{help} In {interval}.")
+    text.interval, text.may_change = interval, may_change
     if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=default.copy, metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+def is_inside(number: float, interval: str) -> bool:
+    """Return whether a number is in an interval such as "[0, 1)"; NaN is in none."""
+    low, high = map(float, interval[1:-1].split(","))
+    return low <= number <= high and (number != low or interval[0] == "[") and (number != high or interval[-1] == "]")
 
 
 class Flags:
@@ -47,15 +57,17 @@ class Flags:
 
     def __post_init__(self):
         for declared in fields(cast(Any, self)):
-            name, value = declared.name, getattr(self, declared.name)
-            text = f" In {INHERITED[name]}." if name in INHERITED else str(declared.metadata.get("help", ""))
-            match = INTERVAL.search(text)
+            value, text = getattr(self, declared.name), declared.metadata.get("help")
+            interval = text.interval if isinstance(text, FlagHelp) else INHERITED.get(declared.name)
             for number in value if isinstance(value, list) else [value]:
-                if match is not None and isinstance(number, int | float):
-                    left, low, high, right = match.groups()
-                    # This form also refuses NaN.
-                    if not (COMPARE[left](number, float(low)) and COMPARE[right](number, float(high))):
-                        raise ValueError(f"--{name} must be in {match[0][4:-1]}, got {number}.")
+                if interval and isinstance(number, int | float) and not is_inside(number, interval):
+                    raise ValueError(f"--{declared.name} must be in {interval}, got {number}.")
+
+    def fixed_flags(self) -> dict[str, object]:
+        """Return the flags declared by `flag` that a resumed run may not change."""
+        helps = {declared.name: declared.metadata.get("help") for declared in fields(cast(Any, self))}
+        names = [name for name, text in helps.items() if isinstance(text, FlagHelp) and not text.may_change]
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
@@ -70,10 +82,14 @@ class BaseModelArguments(Flags):
         "Changes to the config, such as num_hidden_layers=6,attention_size=64. The weights of a checkpoint "
         "must keep their shapes: change only values such as hidden_dropout_prob=0.1."
     )
-    cache_dir: str | None = flag("Folder for downloads and prepared data.")
+    cache_dir: str | None = flag("Folder for downloads and prepared data.", may_change=True)
     model_revision: str = flag("Branch, tag or commit of the checkpoint.", "main")
-    token: str | None = flag("Token for private models and data on the Hub; by default, that of `hf auth login`.")
-    trust_remote_code: bool = flag("Run code that comes with a checkpoint. gMLPs do not need it.", False)
+    token: str | None = flag(
+        "Token for private models and data on the Hub; by default, that of `hf auth login`.", may_change=True
+    )
+    trust_remote_code: bool = flag(
+        "Run code that comes with a checkpoint. gMLPs do not need it.", False, may_change=True
+    )
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
@@ -125,11 +141,13 @@ class RunArguments(Flags, TrainingArguments):
         "Keep only the results of matrix products for the backward pass, and recompute the rest: about half the memory "
         "for activations, in nearly the same time on CPUs, and 1.2 to 2.5 times the time on GPUs.",
         False,
+        may_change=True,
     )
     peak_tflops: float | None = flag(
         "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs; by default, that of the GPU's "
         "16-bit tensor cores if it is known.",
         interval="(0, inf)",
+        may_change=True,
     )
 
     def __post_init__(self):
@@ -177,9 +195,13 @@ class DataArguments(Flags):
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")
     max_eval_samples: int | None = flag("Maximum number of validation samples (the first ones).", interval="[1, inf)")
-    preprocessing_num_workers: int | None = flag("Number of processes that prepare the data.", interval="[1, inf)")
-    overwrite_cache: bool = flag("Prepare the data again instead of taking them from the cache.", False)
-    license: str | None = flag("License of the weights for the model card, such as apache-2.0.")
+    preprocessing_num_workers: int | None = flag(
+        "Number of processes that prepare the data.", interval="[1, inf)", may_change=True
+    )
+    overwrite_cache: bool = flag(
+        "Prepare the data again instead of taking them from the cache.", False, may_change=True
+    )
+    license: str | None = flag("License of the weights for the model card, such as apache-2.0.", may_change=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -199,13 +221,9 @@ class DataArguments(Flags):
         }
 
     def files(self) -> dict[str, list[str]]:
-        """Return the named local files and folders by split: "train", "validation", "test"."""
-        files: dict[str, list[str]] = {}
-        for split in ("train", "validation", "test"):
-            folder = getattr(self, f"{split}_dir", None)
-            paths = getattr(self, f"{split}_file", None) or ([folder] if folder else [])
-            files |= {split: paths} if paths else {}
-        return files
+        """Return the named local files by split: "train", "validation", "test"."""
+        files = {"train": self.train_file, "validation": self.validation_file}
+        return {split: paths for split, paths in files.items() if paths}
 
     def data_name(self) -> str:
         """Return the data in words, for the model card: the names of the first files, or of the data set."""
@@ -217,24 +235,6 @@ class DataArguments(Flags):
         """Return the data's name on the Hub; None for local data."""
         return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
-    def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
-        """Return --max_seq_length or --block_size, else the model's n or `default`; an InputError if n is less."""
-        flag = "block_size" if hasattr(self, "block_size") else "max_seq_length"
-        length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
-        if config.model_type in COUNT_FROM_PADDING:
-            longest -= config.pad_token_id + 1
-        # `load_model` lengthens a checkpoint with a Toeplitz W, which needs no training for that.
-        grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
-        if length is not None and length > longest and not grows:
-            raise InputError(
-                f"--{flag} {length} is above the model's n = {longest}. Lower it, or give a new model a longer n with "
-                f"--config_overrides max_position_embeddings={length}."
-            )
-        length = length or min(longest, default)
-        if length == math.inf:
-            raise InputError(f"The model has no maximum length: set the tokens per sequence with --{flag}.")
-        return int(length)
-
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
     """Return how a run loads its data: one process per machine fills the cache, and the others use it."""
@@ -242,20 +242,19 @@ def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: 
 
 
 @dataclass
-class SeriesArguments(DataArguments):
-    """The data of scripts that can train with several seeds in one command."""
+class LabeledTextArguments(DataArguments):
+    """The data of scripts that fine-tune a text model and predict."""
 
+    test_file: list[str] | None = flag("Files to predict, of the same kinds.")
     max_predict_samples: int | None = flag(
         "Maximum number of samples to predict (the first ones).", interval="[1, inf)"
     )
-    seeds: list[int] | None = flag(
-        "Train once with each of these seeds, and report the median and the spread.", interval="[0, 4294967295]"
+    pad_to_max_length: bool = flag(
+        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        if len(set(self.seeds or [])) < len(self.seeds or []):
-            raise ValueError(f"--seeds names a seed twice: {', '.join(map(str, self.seeds or []))}.")
+    def files(self) -> dict[str, list[str]]:
+        return super().files() | ({"test": self.test_file} if self.test_file else {})
 
     def max_samples(self) -> dict[str, int | None]:
         """Return the maximum number of rows of each split."""

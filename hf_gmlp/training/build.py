@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,18 @@ from ..errors import InputError
 from ..loading import check_vocabulary, open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
-from .arguments import BaseModelArguments, DataArguments, ModelArguments
+from .arguments import BaseModelArguments, ModelArguments
 from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
 
-# Fields of a new model's config that `load_model` sets.
+# Models of transformers whose first position is the padding token's id plus one.
+COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
+# Fields of a new model's config that `build_model` sets.
 FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
 
 
-def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
+def build_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     """Return the config of a checkpoint or preset with `fields` and overrides; raise InputError if they do not fit."""
     new = arguments.model_name_or_path is None
     flag, name = ("config_name", arguments.config_name) if new else ("model_name_or_path", arguments.model_name_or_path)
@@ -62,7 +65,26 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     return config
 
 
-def load_tokenizer(
+def sequence_length(
+    config: PreTrainedConfig, length: int | None, default: float = math.inf, flag: str = "max_seq_length"
+) -> int:
+    """Return the `length` of a flag, else the model's n or `default`; raise an InputError if n is less."""
+    longest = getattr(config, "max_position_embeddings", None) or math.inf
+    if config.model_type in COUNT_FROM_PADDING:
+        longest -= config.pad_token_id + 1
+    # `build_model` lengthens a checkpoint with a Toeplitz W, which needs no training for that.
+    grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
+    if length is not None and length > longest and not grows:
+        raise InputError(
+            f"--{flag} {length} is above the model's n = {longest}. Lower it, or give a new model a longer n with "
+            f"--config_overrides max_position_embeddings={length}."
+        )
+    if min(length or longest, longest, default) == math.inf:
+        raise InputError(f"The model has no maximum length: set the tokens per sequence with --{flag}.")
+    return length or int(min(longest, default))
+
+
+def build_tokenizer(
     arguments: ModelArguments,
     training_args: TrainingArguments,
     texts: Iterable[str],
@@ -99,7 +121,7 @@ def load_tokenizer(
         return open_tokenizer(folder)
 
 
-def load_model(
+def build_model(
     auto_class: Any,
     arguments: BaseModelArguments,
     config: PreTrainedConfig,
@@ -157,9 +179,9 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
         raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: {advice}.")
 
 
-def check_packing(model: PreTrainedModel, data_args: DataArguments):
+def check_packing(model: PreTrainedModel, separate_documents: bool):
     """Raise an InputError if --separate_documents is set, but the model cannot separate documents in a row."""
-    if getattr(data_args, "separate_documents", False) and model.config.model_type != "gmlp":
+    if separate_documents and model.config.model_type != "gmlp":
         name = type(model).__name__
         raise InputError(f"--separate_documents is only for gMLPs and aMLPs: a {name} would mix the documents.")
 

@@ -1,4 +1,4 @@
-"""Recipes, YAML files of flags that may include each other, and --config_overrides, merged key by key."""
+"""Recipes: YAML files of flags, which may include each other. Later values override earlier ones."""
 
 import argparse
 import itertools
@@ -19,34 +19,21 @@ RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 _SPLITS = ("train", "validation", "test")
 # Flags that name data -> the kind of their source.
 SOURCES = {"dataset_name": "Hub"} | {f"{split}_{kind}": kind for split in _SPLITS for kind in ("file", "dir")}
-# Flags that describe a data set on the Hub and do not apply to files.
+# Flags that describe a dataset on the Hub and do not apply to files.
 _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLITS)}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses repeated keys, and aliases, by which a short file can describe endless data. As in YAML
-    1.2, 1e-6 is a number, and "no", a value of --save_strategy, is text.
-    """
-
-    yaml_implicit_resolvers = {
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("it has an alias (*name): write the value out")
-        return super().compose_node(parent, index)
+    """YAML loader that refuses repeated keys, of which YAML's own would keep the last, and reads 1e-6 as a number."""
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
-        if len(set(keys)) < len(keys):
-            raise ValueError(f"a key is repeated among {', '.join(map(str, keys))}")
+        if len({*keys}) < len(keys):
+            raise yaml.YAMLError(f"a key is repeated among {', '.join(keys)}")
         return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+$"), None)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def command_line(argv: list[str]) -> list[str]:
@@ -61,15 +48,19 @@ def command_line(argv: list[str]) -> list[str]:
     overrides: list[dict] = [{"config_overrides": parse_overrides(text)} for text in typed.config_overrides]
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths), *overrides)
     drop_replaced_data(recipe, [_name(word.partition("=")[0]) for word in flags if word.startswith("--")])
-    # An empty list means the default, like null, since a command line cannot express it.
-    return [word for name, value in recipe.items() if value not in (None, []) for word in _words(name, value)] + flags
+    words: list[str] = []
+    for name, value in recipe.items():
+        values = [json.dumps(item) if isinstance(item, dict) else str(item) for item in _list(value)]
+        if value is not None and values:
+            # A separate word that starts with a minus would be parsed as a flag.
+            words += [f"--{name}={values[0]}"] if values[0].startswith("-") else [f"--{name}", *values]
+    return words + flags
 
 
 def find_recipe(name: str) -> Path:
     """Return the file of a recipe: for "recipes/..." or "paper/recipes/...", the project's own if none is here."""
-    path = Path(name)
-    shipped = RECIPES.parent / path
-    return shipped if path.parts[0] in ("recipes", "paper") and not path.exists() and shipped.is_file() else path
+    path, own = Path(name), RECIPES.parent / name
+    return own if path.parts[0] in ("recipes", "paper") and not path.exists() and own.is_file() else path
 
 
 def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, object]:
@@ -82,21 +73,16 @@ def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, objec
     Raises:
         InputError: If a file is missing, includes itself, or is not a mapping.
     """
-    if path.resolve() in including:
-        raise InputError(f"{path} includes itself: remove it from `include`.")
     check_file(path)
-    try:
-        content = _read_yaml(path.read_text(encoding="utf-8-sig"))
-        if not isinstance(content, dict):
-            raise ValueError("it must map flags to values, one per line, such as 'learning_rate: 1e-4'")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a recipe: {error}.") from error
+    including = (*including, path.resolve())
+    content = _read_mapping(path.read_text(encoding="utf-8-sig"), f"{path} cannot be read as a recipe")
     recipe = {_name(name): value for name, value in content.items()}
     if isinstance(recipe.get("config_overrides"), str):
-        recipe["config_overrides"] = parse_overrides(recipe["config_overrides"])
-    included = _list(recipe.pop("include", []))
-    including = (*including, path.resolve())
-    return merge(*(read_recipe(path.parent / str(name), including) for name in included), recipe)
+        recipe["config_overrides"] = parse_overrides(str(recipe["config_overrides"]))
+    included = [path.parent / name for name in _list(recipe.pop("include", []))]
+    if any(other.resolve() in including for other in included):
+        raise InputError(f"{path} includes itself: remove it from `include`.")
+    return merge(*(read_recipe(other, including) for other in included), recipe)
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:
@@ -125,32 +111,26 @@ def drop_replaced_data(earlier: dict[str, object], later: Collection[str]):
 
 def parse_overrides(text: str) -> dict[str, object]:
     """Return --config_overrides, `key=value` pairs or JSON, as a mapping; raise InputError if it is neither."""
-    try:
-        if text.lstrip().startswith("{"):
+    problem = f"--config_overrides {text[:200]} cannot be read as key=value pairs with commas between them, or as JSON"
+    if text.lstrip().startswith("{"):
+        try:
             return json.loads(text)
-        pairs = [pair.partition("=") for pair in re.split(r",(?=\s*\w+\s*=)", text.strip(" ,")) if pair]
-        if wrong := ["".join(pair) for pair in pairs if not all(map(str.strip, pair))]:
-            raise ValueError(f"{wrong[0]!r} is not key=value")
-        if len({key.strip() for key, *_ in pairs}) < len(pairs):
-            raise ValueError("it has a key twice")
-        return {key.strip(): _read_yaml(value) for key, _, value in pairs}
-    except ValueError as error:
-        form = "key=value pairs with commas between them, or as JSON"
-        raise InputError(f"--config_overrides {text[:200]} cannot be read as {form}: {error}.") from error
+        except ValueError as error:
+            raise InputError(f"{problem}: {error}.") from error
+    pairs = re.split(r",(?=\s*\w+\s*=)", text.strip(" ,"))
+    # A key without a value is not replaced, since YAML would make it null.
+    lines = [re.sub(r"^\s*(\w+)\s*=(?=\s*\S)", r"\1: ", pair) for pair in pairs]
+    return _read_mapping("\n".join(lines) or "{}", problem)
 
 
-def _read_yaml(text: str) -> object:
+def _read_mapping(text: str, problem: str) -> dict[str, object]:
     try:
-        return yaml.load(text, _Loader)
+        content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def _words(name: str, value: object) -> list[str]:
-    """Return a flag and its values as words of a command line."""
-    words = [json.dumps(item, default=str) if isinstance(item, dict) else str(item) for item in _list(value)]
-    # A separate word that starts with a minus would be parsed as a flag.
-    return [f"--{name}={words[0]}"] if words and words[0].startswith("-") else [f"--{name}", *words]
+        raise InputError(f"{problem}: {' '.join(str(error).split())}.") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{problem}: names must have values, as in 'learning_rate: 1e-4'.")
+    return content
 
 
 def _name(flag: object) -> str:

@@ -1,6 +1,5 @@
 """The output folder of a run: its lock, its settings, and the checkpoint to resume from."""
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -22,17 +21,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Flags of Trainer that determine the weights. They must be equal to resume a run, and the model card lists them.
+# Flags of Trainer that determine the weights. They must be equal to resume a run, and the model card lists them. This
+# project's own flags say in their declaration whether they may change.
 HYPERPARAMETERS = """
-    max_steps num_train_epochs global_batch_size learning_rate spatial_lr_multiplier muon_learning_rate
-    lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules adam_beta1 adam_beta2
+    max_steps num_train_epochs learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps
+    optim optim_args optim_target_modules adam_beta1 adam_beta2
     adam_epsilon weight_decay max_grad_norm label_smoothing_factor neftune_noise_alpha seed data_seed bf16 fp16
     use_liger_kernel liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
-# Flags of the model and the data that may differ when a run is resumed, since they do not affect the weights.
-IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers"}
-IRRELEVANT |= {"license", "seeds"}
 # The last file that a run writes.
 FINISHED = "all_results.json"
 SETTINGS = "settings.json"
@@ -73,16 +70,15 @@ def total_batch_size(args: RunArguments) -> int:
 
 
 def hyperparameters(args: RunArguments) -> dict[str, object]:
-    """Return the `HYPERPARAMETERS` of a run that this version of transformers has."""
-    values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)}
+    """Return the `HYPERPARAMETERS` of a run that this version of transformers has, and this project's own."""
+    values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)} | args.fixed_flags()
     # Round-trip through JSON so that values compare equal.
     return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:
     """Return the flags that affect the result of a run."""
-    flags = dataclasses.asdict(model_args) | dataclasses.asdict(data_args) | {"do_predict": args.do_predict}
-    return {name: value for name, value in flags.items() if name not in IRRELEVANT} | hyperparameters(args)
+    return model_args.fixed_flags() | data_args.fixed_flags() | {"do_predict": args.do_predict} | hyperparameters(args)
 
 
 def check_same(folder: Path, earlier: dict, settings: dict):

@@ -6,7 +6,7 @@ from transformers import set_seed
 
 from ..errors import InputError
 from . import run_folder, xla
-from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments
+from .arguments import BaseModelArguments, DataArguments, LabeledTextArguments, RunArguments
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,6 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         logging.getLogger(name).setLevel(logging.WARNING)
     check_flags(model_args, data_args, args)
     settings = run_folder.run_settings(model_args, data_args, args)
-    if isinstance(data_args, SeriesArguments) and data_args.seeds:
-        # Each run of a series prepares its own folder inside the output folder.
-        settings.pop("seed")
     checkpoint = run_folder.resume_point(args, settings)
     # The settings are compared before the shapes are fixed, so that a run can resume on another device.
     xla.fix_shapes(data_args, args)
@@ -42,9 +39,7 @@ def check_flags(model_args: BaseModelArguments, data_args: DataArguments, args: 
     """Raise InputError if there is nothing to do, or if flags contradict each other."""
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
-    if args.do_predict and not hasattr(data_args, "max_predict_samples"):
+    if args.do_predict and not isinstance(data_args, LabeledTextArguments):
         raise InputError("This script does not predict: leave --do_predict out, and use the model in a pipeline.")
     if model_args.config_name is not None and not args.do_train:
         raise InputError("A new model (--config_name) is untrained: pass --do_train, or --model_name_or_path.")
-    if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
-        raise InputError("A stream has no length: set the length of the training with --max_steps.")

@@ -1,9 +1,10 @@
-"""Training logs beyond the loss: tokens or images per second, how many were seen, MFU and memory."""
+"""The model FLOPs utilization (MFU) of a training, and its peak memory. Trainer itself logs tokens per second, with
+--include_num_input_tokens_seen.
+"""
 
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,34 +19,25 @@ PEAKS = {"GH200": 989, "H200": 989, "H100 PCIe": 756, "H100": 989, "B200": 2250,
 PEAKS |= {"L40S": 362, "L4": 121, "V100": 125, "T4": 65, "RTX 4090": 165, "RTX 3090": 71}
 
 
-class Throughput(TrainerCallback):
-    """Measures training speed, without the time for evaluations and checkpoints.
+class Utilization(TrainerCallback):
+    """Computes what to log from the number of steps and their time, without that for evaluations and checkpoints.
 
-    Args:
-        model: The model, whose FLOPs are counted once, on the meta device.
-        args: The run's arguments, with the number of devices and, if set, their `peak_tflops`.
+    The FLOPs of a step are counted once, for the first batch, although longer batches need more.
     """
 
     def __init__(self, model: PreTrainedModel, args: RunArguments):
-        self.model, self.devices = model, args.world_size * max(1, args.n_gpu)
-        self.peak = args.peak_tflops or gpu_peak()
-        self.unit = "tokens" if model.main_input_name == "input_ids" else "images"
-        # Tokens or images in this process since the start, those before the run was resumed, and seconds of pauses.
-        self.count, self.seen_before, self.paused = 0, 0, 0.0
-        self.flops_per_unit: float | None = None
-        self.step_end = time.perf_counter()
-        self.begin = self.last = self.now()
+        self.model, self.peak = model, args.peak_tflops or gpu_peak()
+        self.flops = 0.0
+        self.paused, self.step_end = 0.0, time.perf_counter()
 
-    def now(self) -> tuple[float, int]:
-        """Return the seconds of training and the count until now."""
-        return time.perf_counter() - self.paused, self.count
+    def count(self, inputs: Mapping[str, torch.Tensor]):
+        """Count the FLOPs of a batch, unless they are known or not needed."""
+        if self.peak is not None and self.flops == 0:
+            self.flops = training_flops(self.model, inputs) * len(inputs[self.model.main_input_name])
+            self.peak = self.peak if self.flops else None
 
     def on_train_begin(self, args, state, control, **kwargs):
-        # A resumed run continues the count of the logs.
-        name = f"{self.unit}_seen"
-        self.seen_before = next((int(row[name]) for row in reversed(state.log_history) if name in row), 0)
-        self.count, self.paused = 0, 0.0
-        self.begin = self.last = self.now()
+        self.paused, self.begin, self.first_step = 0.0, time.perf_counter(), state.global_step
 
     def on_step_end(self, args, state, control, **kwargs):
         self.step_end = time.perf_counter()
@@ -56,30 +48,15 @@ class Throughput(TrainerCallback):
 
     on_save = on_evaluate
 
-    def add(self, inputs: Mapping[str, Any]):
-        """Count a batch. Padding counts as tokens, since the device computes it."""
-        values = inputs[self.model.main_input_name]
-        count = values.numel() if self.unit == "tokens" else len(values)
-        if self.flops_per_unit is None and self.peak is not None:
-            # FLOPs are counted for the first batch only, although W needs more per token in longer batches.
-            self.flops_per_unit = training_flops(self.model, inputs) * len(values) / count
-        self.count += count
-
-    def numbers(self, since: tuple[float, int]) -> dict[str, float]:
-        """Return the numbers to log since an earlier `now`, assuming that all processes are as fast as this one."""
-        seconds, count = (new - old for new, old in zip(self.now(), since))
-        rate = count / max(seconds, 1e-9)
-        numbers = {f"{self.unit}_per_second": round(rate * self.devices, 1)}
-        numbers[f"{self.unit}_seen"] = self.seen_before + self.count * self.devices
-        if self.flops_per_unit and self.peak is not None:
-            numbers["mfu"] = round(rate * self.flops_per_unit / (self.peak * 1e12), 6)
+    def log(self, args: RunArguments, step: int) -> dict[str, float]:
+        """Return the numbers since the last call."""
+        numbers, now = {}, time.perf_counter() - self.paused
+        if self.peak is not None and step > self.first_step:
+            rate = (step - self.first_step) * args.gradient_accumulation_steps / (now - self.begin)
+            numbers["mfu"] = round(rate * self.flops / (self.peak * 1e12), 6)
         if torch.cuda.is_available():
             numbers["peak_memory_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-        return numbers
-
-    def log(self) -> dict[str, float]:
-        """Return the `numbers` since the last call."""
-        numbers, self.last = self.numbers(self.last), self.now()
+        self.begin, self.first_step = now, step
         return numbers
 
 

@@ -29,7 +29,7 @@ from .arguments import program
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import StreamLoader
-from .throughput import Throughput
+from .throughput import Utilization
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,13 @@ class GMLPTrainer(Trainer):
 
     Corrections: accumulated gradients of models that ignore the number of labels; an evaluation loss per token instead
     of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training;
-    a final model that is written atomically. Additions: streams, `param_groups`, logs of the throughput, and this
+    a final model that is written atomically. Additions: streams, `param_groups`, logs of the utilization, and this
     project's model card.
 
     Args:
         metric_names: Names of the loss and the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model`
             must be one.
         card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
-        in_series: Whether this is one of several runs, of which some may diverge.
         hyperparameters: Hyperparameters for the card in addition to Trainer's own, such as the augmentation.
 
     Raises:
@@ -67,7 +66,6 @@ class GMLPTrainer(Trainer):
         *args,
         card: Mapping[str, str | None],
         metric_names: Iterable[str] | None = None,
-        in_series: bool = False,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
@@ -90,12 +88,12 @@ class GMLPTrainer(Trainer):
         if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
             # Trainer would shift the labels only for the model classes of transformers.
             raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
-        self.card, self.in_series = dict(card), in_series
-        self.hyperparameters, self.results = dict(hyperparameters or {}), dict[str, float]()
+        self.card, self.hyperparameters = dict(card), dict(hyperparameters or {})
+        self.results: dict[str, float] = {}
         self.stream: StreamLoader | None = None
         self.checkpoint: str | None = None
-        self.throughput = Throughput(self.model, self.args)
-        self.add_callback(self.throughput)
+        self.utilization = Utilization(self.model, self.args)
+        self.add_callback(self.utilization)
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
         if self.args.enable_jit_checkpoint:
@@ -179,25 +177,22 @@ class GMLPTrainer(Trainer):
         if resume_from_checkpoint is not None:
             # Checkpoints do not contain tied weights. Trainer would warn that they are missing.
             self.model._keys_to_ignore_on_save = {*getattr(self.model, "all_tied_weights_keys", ())}
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        numbers = self.throughput.numbers(self.throughput.begin)
-        output.metrics.update({f"train_{name}": value for name, value in numbers.items()})
-        return output
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args, **kwargs) -> torch.Tensor:
-        self.throughput.add(inputs)
+        self.utilization.count(inputs)
         return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         if self.checkpoint is not None:
             # Trainer's mean covers only the steps since the resume. It returns the same dictionary as its results.
             logs.pop("train_loss", None)
-        # Throughput is logged while training, and not with results of an evaluation or the final summary.
-        super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
+        # Utilization is logged while training, and not with results of an evaluation or the final summary.
+        numbers = self.utilization.log(self.args, self.state.global_step) if "loss" in logs else {}
+        super().log(logs | numbers, *args, **kwargs)
         # With --fp16, a step with a gradient that is not finite is skipped.
         if math.isnan(logs.get("grad_norm", 0.0)) and not self.args.fp16:
             self.check_finite({"loss": math.nan})
-            self.control.should_training_stop = True
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
         """Save the model: atomically in the output folder, and with the position of a stream in a checkpoint."""
@@ -264,13 +259,12 @@ class GMLPTrainer(Trainer):
         return metrics
 
     def check_finite(self, metrics: Mapping[str, float]):
-        """Raise InputError if a loss is not finite. In a series of runs, which reports it, log a warning instead."""
-        if all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
-            return
-        message = "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate"
-        if not self.in_series:
-            raise InputError(f"{message}, and choose another --output_dir; the final model was not saved.")
-        logger.warning("%s.", message)
+        """Raise InputError if a loss is not finite."""
+        if not all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
+            raise InputError(
+                "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate, and "
+                "choose another --output_dir; the final model was not saved."
+            )
 
     def create_model_card(self, **kwargs):
         """Write README.md: this project's card for its models, and Trainer's card for others."""

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from transformers import TrainerCallback, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from .arguments import DataArguments
+from .arguments import DataArguments, LabeledTextArguments
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def fix_shapes(data_args: DataArguments, args: TrainingArguments):
     """On an XLA device, change flags so that all batches have the same shape and the optimizer works."""
     if not is_xla(args):
         return
-    if hasattr(data_args, "pad_to_max_length"):
+    if isinstance(data_args, LabeledTextArguments):
         data_args.pad_to_max_length = True
     args.dataloader_drop_last = True
     if args.optim == OptimizerNames.ADAMW_TORCH_FUSED:

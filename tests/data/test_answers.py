@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import BertTokenizer, CanineTokenizer
 
-from hf_gmlp.data.answers import best_spans, check_windows, decode, make_windows
+from hf_gmlp.data.answers import best_spans, check_windows, decode_answers, make_windows
 from hf_gmlp.errors import InputError
 
 from ..numerics import assert_close
@@ -144,7 +144,7 @@ def test_decode_finds_the_best_of_all_spans(windows, n_best_size, max_answer_len
     assert len(windows["offsets"]) > len(CONTEXTS)
     start, end = random_logits(windows)
     options = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
-    decoded = decode(CONTEXTS, windows, start, end, version_2_with_negative=negative, **options)
+    decoded = decode_answers(CONTEXTS, windows, start, end, version_2_with_negative=negative, **options)
     spans, nulls = all_answers(windows, start, end, max_answer_length)
     for index, (answer, context) in enumerate(zip(decoded, CONTEXTS)):
         ranked = sorted(spans[index].items(), key=lambda item: -item[1])
@@ -181,4 +181,4 @@ def test_logits_that_are_not_finite_are_refused(windows):
     start, end = random_logits(windows)
     end[3, 0] = np.nan
     with pytest.raises(InputError, match="not finite"):
-        decode(CONTEXTS, windows, start, end)
+        decode_answers(CONTEXTS, windows, start, end)

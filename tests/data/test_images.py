@@ -15,7 +15,7 @@ from transformers import BitImageProcessor, ViTImageProcessor
 from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, Labels
 from hf_gmlp.errors import InputError
-from hf_gmlp.processor import decode
+from hf_gmlp.processor import decode_image
 from hf_gmlp.tasks.image_classification import (
     ImageArguments,
     check_images,
@@ -47,7 +47,7 @@ def folder(tmp_path):
 
 
 def pixels(dataset):
-    return [np.asarray(decode(row["image"])) for row in dataset]
+    return [np.asarray(decode_image(row["image"])) for row in dataset]
 
 
 def loaded(cache=None, *, trained=None, train=True, validate=False, seed=0, **arguments):
@@ -197,10 +197,10 @@ def test_incomplete_images_are_named(kind):
     file = io.BytesIO()
     picture(size=(64, 64)).save(file, kind)
     content = file.getvalue()
-    assert decode({"bytes": content, "path": "a"}).size == (64, 64)
+    assert decode_image({"bytes": content, "path": "a"}).size == (64, 64)
     for fraction in (0.0, 0.6):
         with pytest.raises(InputError, match="photos/a"):
-            decode({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
+            decode_image({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
 
 
 def test_other_formats_are_not_decoded(tmp_path):
@@ -208,15 +208,15 @@ def test_other_formats_are_not_decoded(tmp_path):
     picture().save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
     with pytest.raises(InputError, match="a.png .*not an image"):
-        decode({"bytes": None, "path": str(tmp_path / "a.png")})
+        decode_image({"bytes": None, "path": str(tmp_path / "a.png")})
 
 
 def test_missing_and_deep_images_are_named(tmp_path):
     with pytest.raises(InputError, match="none.jpg"):
-        decode({"bytes": None, "path": str(tmp_path / "none.jpg")})
+        decode_image({"bytes": None, "path": str(tmp_path / "none.jpg")})
     PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(InputError, match="deep.png .*8 bits"):
-        decode({"bytes": None, "path": str(tmp_path / "deep.png")})
+        decode_image({"bytes": None, "path": str(tmp_path / "deep.png")})
 
 
 def test_rotated_images_are_turned_upright(tmp_path):
@@ -224,7 +224,9 @@ def test_rotated_images_are_turned_upright(tmp_path):
     exif[0x0112] = 6
     picture().save(tmp_path / "turned.png", exif=exif)
     upright = np.asarray(rotate(picture(), -90, expand=True))
-    np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
+    np.testing.assert_array_equal(
+        np.asarray(decode_image({"bytes": None, "path": str(tmp_path / "turned.png")})), upright
+    )
 
 
 def test_training_transform_is_crop_flip_and_normalization():
@@ -300,5 +302,5 @@ def test_evaluation_uses_the_image_processor(folder):
     row = dataset[2]
     for other in (ViTImageProcessor(rescale_factor=1 / 127.5), BitImageProcessor()):
         collate = ImageCollator(other)
-        expected = other(decode(row["image"]), return_tensors="pt")["pixel_values"]
+        expected = other(decode_image(row["image"]), return_tensors="pt")["pixel_values"]
         assert not collate.on_device and torch.equal(collate([row])["pixel_values"], expected)

@@ -20,7 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_gmlp import param_groups
 from hf_gmlp.presets import PRESETS, preset_path
-from hf_gmlp.tasks.mlm import find_labels
+from hf_gmlp.tasks.mlm import label_positions
 from paper import models
 from paper.__main__ import main
 from paper.counts import paper_flops
@@ -60,7 +60,7 @@ def test_sparse_prediction_has_the_same_loss_and_gradients(tiny_model):
     ids = torch.randint(model.config.vocab_size, (3, 9))
     labels = ids.masked_fill(torch.rand(ids.shape) < 0.7, -100)
     labels[:, 0] = ids[:, 0]
-    positions = find_labels(labels, 0.5)
+    positions = label_positions(labels, 0.5)
     results = []
     for sparse, inputs in ((False, {}), (True, {}), (True, {"masked_positions": positions})):
         model.config.sparse_prediction = sparse

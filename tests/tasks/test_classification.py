@@ -19,9 +19,9 @@ from hf_gmlp.tasks.classification import (
     Evaluation,
     balanced_weights,
     calibrate_classifier,
-    classification_loss,
     conclude,
     fold_numbers,
+    weighted_loss,
     write_report,
 )
 from hf_gmlp.tasks.glue import classification_metrics
@@ -42,7 +42,7 @@ def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
     logits, classes = torch.randn(6, 4, requires_grad=True), torch.randint(4, (6,))
     probabilities = torch.rand(6, 4).softmax(-1) if mixed else F.one_hot(classes, 4).float()
     labels = probabilities if mixed else classes
-    outputs, loss = ImageClassifierOutput(logits=logits), classification_loss(0.1)
+    outputs, loss = ImageClassifierOutput(logits=logits), weighted_loss(0.1)
 
     def expected(smoothing):
         return -((1 - smoothing) * probabilities + smoothing / 4).mul(logits.log_softmax(-1)).sum(-1).mean()
@@ -61,7 +61,7 @@ def test_class_weights_are_those_of_scikit_learn():
     assert_close(weights, expected.float())
     assert_close(balanced_weights(F.one_hot(torch.tensor(labels)).float().tolist(), config_of("abc")), weights)
     logits = torch.randn(6, 3)
-    loss = classification_loss(weights=weights)(ImageClassifierOutput(logits=logits), torch.tensor(labels))
+    loss = weighted_loss(weights=weights)(ImageClassifierOutput(logits=logits), torch.tensor(labels))
     picked = logits.log_softmax(-1)[range(6), labels]
     assert_close(loss, -(weights[labels] * picked).mean())
     # One class of the checkpoint is absent from the data.

@@ -12,6 +12,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.clm import CausalCollator, CLMArguments
 from hf_gmlp.tasks.language_modeling import (
     LanguageModelMetrics,
+    TextArguments,
     count_bytes,
     load_texts,
     pack,
@@ -23,6 +24,7 @@ from hf_gmlp.tasks.language_modeling import (
 )
 from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, MLMArguments
 from hf_gmlp.tokenizer import end_of_text
+from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
 from ..samples import documents, write_rows
@@ -124,7 +126,7 @@ def test_held_out_documents_are_not_trained_on(tmp_path):
 def test_columns_without_text_are_refused(tmp_path, streaming, content, column, words):
     (tmp_path / "data.jsonl").write_text(content + "\n")
     with pytest.raises(InputError, match=words):
-        load(tmp_path, tmp_path / "data.jsonl", tmp_path / "data.jsonl", streaming=streaming, text_column=column)
+        load(tmp_path, tmp_path / "data.jsonl", tmp_path / "data.jsonl", streaming=streaming, text_column_name=column)
 
 
 @pytest.mark.parametrize("text", [None, " ", "w1 w2"])
@@ -215,3 +217,9 @@ def test_metrics_do_not_depend_on_the_batches():
         assert_close(result["perplexity"], math.exp(expected))
         assert_close(result["accuracy"], accuracy)
         assert result["predicted_tokens"] == int(predicted.sum())
+
+
+def test_a_stream_needs_a_number_of_steps(tmp_path):
+    args = RunArguments(output_dir=str(tmp_path), do_train=True)
+    with pytest.raises(InputError, match="--max_steps"):
+        TextArguments(streaming=True).check_stream(args)

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerBase,
 from hf_gmlp import GMLPForMaskedLM
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.language_modeling import LanguageModelMetrics, token_losses
-from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, find_labels, main
+from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, label_positions, main
 from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
 
@@ -206,9 +206,9 @@ def test_evaluation_at_the_labels_only_changes_no_metric(sequences, word_tokeniz
 def test_no_label_is_lost_where_there_are_too_many():
     labels = torch.full((2, 100), -100)
     labels[0, 10:44] = 7
-    assert find_labels(labels, 0.15).shape == (2, 35)
+    assert label_positions(labels, 0.15).shape == (2, 35)
     labels[0, 60:62] = 7
-    assert find_labels(labels, 0.15).sort()[0].tolist() == [list(range(100))] * 2
+    assert label_positions(labels, 0.15).sort()[0].tolist() == [list(range(100))] * 2
 
 
 def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):

@@ -12,8 +12,8 @@ import pytest
 from transformers import ViTImageProcessor, pipeline
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
-from hf_gmlp.context import extend_context
 from hf_gmlp.errors import InputError
+from hf_gmlp.loading import extend_context
 from hf_gmlp.tools import predict as module
 from hf_gmlp.tools.predict import Classifier, Writer, predict
 from hf_gmlp.tools.question_answering import QuestionAnswerer

@@ -32,9 +32,9 @@ def test_documents_are_read_from_a_data_set(tmp_path, streaming, monkeypatch):
     (folder / "train.jsonl").write_text('{"body": "one"}\n{"body": null}\n{"body": "two"}\n')
     (folder / "validation.jsonl").write_text('{"body": "three"}\n')
     options = {"dataset_name": str(folder), "streaming": streaming}
-    assert list(read_texts(text_column="body", **options)) == ["one", "two"]
-    assert list(read_texts(text_column="body", split="validation", **options)) == ["three"]
-    with pytest.raises(InputError, match="--text_column"):
+    assert list(read_texts(text_column_name="body", **options)) == ["one", "two"]
+    assert list(read_texts(text_column_name="body", split="validation", **options)) == ["three"]
+    with pytest.raises(InputError, match="--text_column_name"):
         list(read_texts(**options))
     with pytest.raises(InputError, match="--split"):
         list(read_texts(split="nosplit", **options))
@@ -44,7 +44,7 @@ def test_the_command_trains_and_saves_a_tokenizer(tmp_path, capsys):
     texts = [text for text in topics.values() if text.isascii()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
     folder = tmp_path / "new" / "tokenizer"
-    flags = ["--text_column", "body", "--vocab_size", "500", "--max_length", "64", "--max_samples", "20"]
+    flags = ["--text_column_name", "body", "--vocab_size", "500", "--max_length", "64", "--max_samples", "20"]
     main(["train-tokenizer", str(tmp_path / "corpus.jsonl"), *flags, "--output_dir", str(folder)])
     output = capsys.readouterr().out
     loaded = AutoTokenizer.from_pretrained(folder)

@@ -9,6 +9,7 @@ from hf_gmlp.tasks.image_classification import ImageArguments
 from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.tasks.qa import QAArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.build import sequence_length
 
 TYPES = (ModelArguments, MLMArguments, RunArguments)
 
@@ -98,15 +99,14 @@ def test_files_may_belong_to_a_task():
     ],
 )
 def test_sequence_length_comes_from_the_flag_or_the_model(config, length, expected):
-    assert CLMArguments(block_size=length).sequence_length(config) == expected
-    assert length is None or MLMArguments(max_seq_length=max(length, 3)).sequence_length(config) == max(expected, 3)
+    assert sequence_length(config, length) == expected
 
 
 def test_sequence_lengths_beyond_that_of_the_model_are_refused():
     with pytest.raises(InputError, match="--max_seq_length 65 .*64"):
-        MLMArguments(max_seq_length=65).sequence_length(GMLPConfig(max_position_embeddings=64))
+        sequence_length(GMLPConfig(max_position_embeddings=64), 65)
     with pytest.raises(InputError, match="--block_size"):
-        CLMArguments().sequence_length(MambaConfig())
+        sequence_length(MambaConfig(), None, flag="block_size")
 
 
 def test_help_shows_the_groups_of_flags_in_order(parse, capsys):

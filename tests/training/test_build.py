@@ -12,15 +12,15 @@ from transformers import (
 
 from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.build import (
+    build_config,
+    build_model,
+    build_tokenizer,
     check_causal,
     check_pretraining,
     check_vocabulary,
-    load_config,
-    load_model,
-    load_tokenizer,
+    sequence_length,
 )
 
 from ..samples import WORDS, word_tokenizer
@@ -29,11 +29,11 @@ SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vo
 
 
 def test_configs_come_from_presets_or_folders_with_overrides(tmp_path):
-    config = load_config(ModelArguments(config_name="amlp-base"), num_labels=5)
+    config = build_config(ModelArguments(config_name="amlp-base"), num_labels=5)
     assert isinstance(config, GMLPConfig) and config.attention_size == 64 and config.num_labels == 5
     GMLPConfig(hidden_size=64).save_pretrained(tmp_path)
     overrides = "num_hidden_layers=2,toeplitz=false,spatial_gating=additive,hidden_dropout_prob=0.1"
-    config = load_config(ModelArguments(config_name=str(tmp_path), config_overrides=overrides))
+    config = build_config(ModelArguments(config_name=str(tmp_path), config_overrides=overrides))
     assert (config.hidden_size, config.num_hidden_layers, config.toeplitz) == (64, 2, False)
     assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
 
@@ -44,18 +44,18 @@ def test_configs_come_from_presets_or_folders_with_overrides(tmp_path):
 )
 def test_bad_overrides_are_refused(overrides):
     with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
-        load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
+        build_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
 
 
 def test_unknown_and_corrupted_configs_are_refused(tmp_path):
     with pytest.raises(InputError, match="--config_name gmlp-bas"):
-        load_config(ModelArguments(config_name="gmlp-bas"))
+        build_config(ModelArguments(config_name="gmlp-bas"))
     with pytest.raises(InputError, match=f"--model_name_or_path {tmp_path}"):
-        load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+        build_config(ModelArguments(model_name_or_path=str(tmp_path)))
     for text in ('{"model_type": "gmlpp"}', "", '{"model_type": "gmlp", "hidden_size": "wide"}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(InputError, match=f"{tmp_path}") as caught:
-            load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+            build_config(ModelArguments(model_name_or_path=str(tmp_path)))
         assert "\n" not in str(caught.value)
 
 
@@ -66,12 +66,12 @@ def test_new_models_have_the_vocabulary_of_the_tokenizer(caplog):
     )
     # A causal model begins and ends each text with the token between documents.
     for auto_class, begin in ((AutoModelForMaskedLM, 2), (AutoModelForCausalLM, 3)):
-        config = load_model(auto_class, arguments, load_config(arguments), tokenizer, train=True).config
+        config = build_model(auto_class, arguments, build_config(arguments), tokenizer, train=True).config
         assert config.vocab_size == len(tokenizer) == 205 and "vocab_size is ignored" in caplog.text
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, begin, 3)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
     with pytest.raises(InputError, match="'gmlp_vision'"):
-        load_model(AutoModelForCausalLM, arguments, load_config(arguments), tokenizer, train=True)
+        build_model(AutoModelForCausalLM, arguments, build_config(arguments), tokenizer, train=True)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused():
@@ -116,23 +116,23 @@ def checkpoint(tmp_path):
 def open_as(auto_class, folder, *, train=False, fields=None, overrides=None, **options):
     arguments = ModelArguments(model_name_or_path=str(folder))
     arguments.config_overrides = overrides
-    return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
+    return build_model(auto_class, arguments, build_config(arguments, **fields or {}), train=train, **options)
 
 
 def test_a_checkpoint_with_a_toeplitz_matrix_grows(checkpoint):
     arguments = ModelArguments(model_name_or_path=str(checkpoint))
-    config = load_config(arguments)
+    config = build_config(arguments)
     n = config.max_position_embeddings
-    assert MLMArguments(max_seq_length=4 * n).sequence_length(config) == 4 * n
-    model = load_model(AutoModelForMaskedLM, arguments, config, train=True, length=4 * n)
+    assert sequence_length(config, 4 * n) == 4 * n
+    model = build_model(AutoModelForMaskedLM, arguments, config, train=True, length=4 * n)
     assert (model.config.max_position_embeddings, model.config.spatial_reach) == (4 * n, n)
     # A dense W and a new model do not accept longer sequences.
     config.toeplitz = False
     with pytest.raises(InputError, match=f"--max_seq_length {4 * n} .* n = {n}"):
-        MLMArguments(max_seq_length=4 * n).sequence_length(config)
+        sequence_length(config, 4 * n)
     arguments = ModelArguments(config_name="gmlp-base")
     with pytest.raises(InputError, match="--max_seq_length 1024 .* n = 512"):
-        MLMArguments(max_seq_length=1024).sequence_length(load_config(arguments))
+        sequence_length(build_config(arguments), 1024)
 
 
 def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
@@ -197,10 +197,10 @@ def test_cased_and_corrupted_tokenizers_are_refused(tmp_path):
     word_tokenizer(["A", "a"]).save_pretrained(tmp_path)
     arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path), lowercase=True)
     with pytest.raises(InputError, match="--lowercase false"):
-        load_tokenizer(arguments, None, [], max_length=9)
+        build_tokenizer(arguments, None, [], max_length=9)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=f"{tmp_path}") as caught:
-        load_tokenizer(arguments, None, [], max_length=9)
+        build_tokenizer(arguments, None, [], max_length=9)
     assert "\n" not in str(caught.value)
 
 
@@ -209,7 +209,7 @@ def test_a_trained_tokenizer_is_reused_if_it_is_complete(tmp_path):
     args = RunArguments(output_dir=str(tmp_path), use_cpu=True)
 
     def load():
-        return load_tokenizer(arguments, args, ["Lorem ipsum dolor sit amet"], max_length=9)
+        return build_tokenizer(arguments, args, ["Lorem ipsum dolor sit amet"], max_length=9)
 
     assert load()("Lorem")["input_ids"] == load()("lorem")["input_ids"]
     content = (tmp_path / "tokenizer.json").read_bytes()

@@ -59,7 +59,7 @@ def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp
     flags = flags_of(task, data, *sizes, "--save_strategy", "no", *["--use_cpu"] * (config in ON_CPU))
     results = launch(config, task, *flags, "--output_dir", tmp_path / "launched")
     monkeypatch.setattr(sys, "argv", ["run.py", *flags, "--output_dir", str(tmp_path / "plain")])
-    tasks.run(task)
+    tasks.run_task(task)
     expected = json.loads((tmp_path / "plain/all_results.json").read_text())
     losses = ("train_loss", "eval_loss")
     assert [results[name] for name in losses] == pytest.approx([expected[name] for name in losses], rel=1e-3)

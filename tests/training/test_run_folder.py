@@ -207,7 +207,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         ({"do_train": False}, "--do_train, --do_eval or"),
         ({"do_train": False, "do_eval": True}, "--config_name.* untrained"),
         ({"do_predict": True}, "--do_predict"),
-        ({"streaming": True, "max_steps": -1}, "--max_steps"),
     ],
 )
 def test_missing_and_conflicting_flags_are_refused(command, flags, message):

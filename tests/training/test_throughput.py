@@ -27,19 +27,14 @@ class SlowEvaluation(TrainerCallback):
         time.sleep(0.1)
 
 
-def test_logs_count_tokens_and_a_resumed_run_counts_on(tmp_path):
-    options = {"logging_steps": 2, "save_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "peak_tflops": 1e-3}
-    trainer = make_trainer(tmp_path, **options)
+def test_logs_have_the_utilization_without_the_time_of_evaluations(tmp_path):
+    trainer = make_trainer(tmp_path, logging_steps=2, eval_strategy="steps", eval_steps=1, peak_tflops=1e-3)
     trainer.add_callback(SlowEvaluation())
     begin = time.perf_counter()
-    metrics = trainer.train().metrics
+    trainer.train()
     seconds = time.perf_counter() - begin
     rows = [row for row in trainer.state.log_history if "loss" in row]
-    # A batch has eight rows of four tokens each.
-    assert [row["tokens_seen"] for row in rows] == [64, 128, 192] and metrics["train_tokens_seen"] == 192
-    assert all(row["mfu"] > 0 and row["tokens_per_second"] > 0 for row in rows)
-    # The rate excludes evaluation time, which is six times four batches.
-    assert metrics["train_tokens_per_second"] > 192 / (seconds - 2.4)
-    resumed = make_trainer(tmp_path, **options)
-    resumed.train(str(tmp_path / "checkpoint-4"))
-    assert resumed.throughput.log()["tokens_seen"] == 192
+    flops = training_flops(trainer.model, trainer.data_collator(list(trainer.train_dataset)[:8])) * 8
+    # The evaluations take six times four batches, a tenth of a second each.
+    assert len(rows) == 3 and all(row["mfu"] > 0 for row in rows)
+    assert sum(row["mfu"] for row in rows) / 3 > 6 * flops / (seconds - 2.4) / 1e9
