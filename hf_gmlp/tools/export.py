@@ -62,7 +62,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         raise InputError(f"{out} exists already: remove it, or choose a new folder.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
-    scores = [] if eval_file is None else [f"model {accuracy(model, checkpoint, eval_file)}"]
+    scores = [] if eval_file is None else [f"model: {accuracy(model, checkpoint, eval_file)}"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -77,8 +77,8 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         if eval_file is not None:
             for name, program in programs.items():
                 model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
-                scores.append(f"{name} {accuracy(model, checkpoint, eval_file)}")
-            lines += [f"{eval_file}, {score}" for score in scores]
+                scores.append(f"{name}: {accuracy(model, checkpoint, eval_file)}")
+            lines += scores
         for part in (processor, *([model.generation_config] if model.can_generate() else [])):
             part.save_pretrained(stage)
         # Programs need no code. With an `auto_map`, AutoTokenizer would ask whether to run code.
