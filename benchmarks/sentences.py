@@ -20,10 +20,10 @@ from scipy.stats import spearmanr
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_gmlp
-from hf_gmlp import errors
+from hf_gmlp import GMLPModel, errors
 from hf_gmlp.cards import markdown_table
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 
@@ -120,6 +120,32 @@ class Encoder:
         sums = torch.zeros(len(ids), vectors.shape[1])
         sums.index_add_(0, torch.tensor([i for i, _ in parts]), F.normalize(vectors, dim=-1))
         return F.normalize(sums, dim=-1).numpy()
+
+
+class MeanPooledBert(BertModel):
+    """The baseline: BERT with its pooler applied to the mean of all tokens."""
+
+    def forward(self, input_ids, attention_mask):
+        outputs = super().forward(input_ids, attention_mask)
+        outputs.pooler_output = self.pooler(pool_tokens(outputs.last_hidden_state, attention_mask, "mean")[:, None])
+        return outputs
+
+
+@torch.no_grad()
+def make_bert(model: GMLPModel, layers: int) -> MeanPooledBert:
+    """Return a BERT with the token vectors, final norm and map of a model, whose layers do not change anything yet."""
+    sizes = {name: getattr(model.config, name) for name in ("vocab_size", "hidden_size", "intermediate_size")}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": 4, "max_position_embeddings": 1024}
+    bert = MeanPooledBert(BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    outputs = [layer for block in bert.encoder.layer for layer in (block.attention.output, block.output)]
+    for weight in (weight for output in outputs for weight in output.dense.parameters()):
+        weight.zero_()
+    bert.embeddings.position_embeddings.weight.zero_()
+    bert.embeddings.token_type_embeddings.weight.zero_().requires_grad_(False)
+    bert.embeddings.word_embeddings.load_state_dict(model.embeddings.word_embeddings.state_dict())
+    outputs[-1].LayerNorm.load_state_dict(model.norm.state_dict())
+    bert.pooler.dense.load_state_dict(model.pooler.dense.state_dict())
+    return bert.to(model.device)
 
 
 def sts_score(encode: Callable[[list[str]], np.ndarray], path: Path) -> float:

@@ -3,30 +3,28 @@
     python -m examples.teach TEACHER texts.jsonl.gz --output_dir build/teach --stsb dev.csv --banking77 FOLDER
 
 TEACHER is a folder with a BERT whose embedding of a text is the mean of its token vectors, scaled to length 1, such as
-all-MiniLM-L6-v2. The texts are gzipped JSON lines with a column "text". The steps are: the teacher's embeddings of all
-texts; a static start, a table of token vectors whose mean, mapped linearly, approximates the teacher's embedding; and
-training, in which `pooler_output` and its similarities within a batch approach those of the teacher. When the command
-is repeated, it resumes the step that was interrupted.
-
-The budget is a number of tokens; the default takes three hours on two CPU cores. With --tokens 0, only the static start
-is written. On a GPU, use --tokens 1000000000 --batch_tokens 32768.
+all-MiniLM-L6-v2. The texts are gzipped JSON lines with a column "text". The steps are: the teacher's embeddings; a
+static start, whose token vectors, averaged and mapped linearly, approximate them; and training, in which embeddings
+(`pooler_output`) and similarities approach the teacher's. A repeated command resumes an interrupted step. The budget is
+a number of tokens. The default takes about three hours on two cores; on a GPU, use --tokens 1000000000 --batch_tokens
+32768; --tokens 0 writes the static start.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import datasets
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, Trainer, TrainingArguments
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, Trainer, TrainingArguments
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.trainer_utils import get_last_checkpoint
 
-from benchmarks.sentences import Encoder, collate, embed, few_row_scores, read_banking77, sts_score
+from benchmarks.sentences import Encoder, collate, embed, few_row_scores, make_bert, read_banking77, sts_score
 from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 from hf_gmlp.training.run_folder import write_json
@@ -44,12 +42,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", help="folder of the teacher")
     parser.add_argument("texts", type=Path, help="gzipped JSON lines with a column text")
-    parser.add_argument("--stsb", type=Path, help="csv file with pairs of STS-B, to report Spearman's correlation")
-    parser.add_argument("--banking77", type=Path, help="folder with train.csv and test.csv, to report the accuracy")
+    parser.add_argument(
+        "--stsb", type=Path, required=True, help="csv file with pairs of STS-B, to report Spearman's correlation"
+    )
+    parser.add_argument("--banking77", type=Path, required=True, help="folder with train.csv and test.csv, to report")
     parser.add_argument("--output_dir", type=Path, default=Path("build/teach"))
     parser.add_argument("--name", default="gmlp-mini-sentences", help="folder of the model in the output folder")
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "bert"), default="gmlp", help="bert: a baseline")
-    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--max_texts", type=int, help="use only the first texts")
     parser.add_argument("--tokens", type=int, default=100_000_000, help="budget, with padding (default: %(default)s)")
     parser.add_argument("--batch_tokens", type=int, default=4096)
@@ -59,21 +59,19 @@ def main():
     args.output_dir.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
     tokenizer = AutoTokenizer.from_pretrained(args.teacher, model_max_length=2048)
-    for setting in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
-        tokenizer.init_kwargs.pop(setting, None)
+    for name in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
+        tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    texts = datasets.load_dataset("json", data_files=str(args.texts), split="train")
-    texts = texts.take(min(args.max_texts or len(texts), len(texts)))
-    ids = texts.map(tokenize, batched=True, fn_kwargs={"tokenizer": tokenizer}, remove_columns=texts.column_names)
-    ids = ids["input_ids"][:]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    teacher = AutoModel.from_pretrained(args.teacher).eval().to(device)
+    texts = datasets.load_dataset("json", data_files=str(args.texts), split=f"train[:{args.max_texts or ''}]")
+    tokenize = partial(tokenizer, add_special_tokens=False, return_attention_mask=False, verbose=False)
+    ids = texts.map(tokenize, batched=True, input_columns="text", remove_columns=texts.column_names)["input_ids"][:]
+    teacher = AutoModel.from_pretrained(args.teacher).eval().to("cuda" if torch.cuda.is_available() else "cpu")
     targets = teacher_embeddings(teacher, tokenizer, ids, args.output_dir / "teacher")
-    vocabulary = [[token] for token in range(len(tokenizer))]
-    single_tokens = teacher_embeddings(teacher, tokenizer, vocabulary, args.output_dir / "tokens")
-    model = build(args, tokenizer).to(device)
-    set_token_vectors(model, single_tokens, tokenizer, ids)
+    single_tokens = [[token] for token in range(len(tokenizer))]
+    vectors = teacher_embeddings(teacher, tokenizer, single_tokens, args.output_dir / "tokens")
+    model = build(args, tokenizer).to(teacher.device)
+    set_token_vectors(model, vectors, tokenizer, ids)
     directions = set_map(model, tokenizer, ids[:FIT], targets[:FIT])
     report(model, tokenizer, args, "static start")
     if args.tokens:
@@ -81,10 +79,6 @@ def main():
         teach(model, tokenizer, ids, targets, directions, args)
         report(model, tokenizer, args, "trained model")
     save(model, tokenizer, args.output_dir / args.name)
-
-
-def tokenize(rows: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
-    return {"input_ids": tokenizer(rows["text"], add_special_tokens=False, verbose=False)["input_ids"]}
 
 
 def teacher_embeddings(
@@ -132,32 +126,6 @@ def build(args: argparse.Namespace, tokenizer: Tokenizer) -> GMLPModel:
         # The last channel only makes all token vectors equally long, so that no norm changes their relative lengths.
         model.norm.weight[-1] = 0
     return model
-
-
-class MeanPooledBert(BertModel):
-    """The baseline: BERT with its pooler applied to the mean of all tokens."""
-
-    def forward(self, input_ids, attention_mask):
-        outputs = super().forward(input_ids, attention_mask)
-        outputs.pooler_output = self.pooler(pool_tokens(outputs.last_hidden_state, attention_mask, "mean")[:, None])
-        return outputs
-
-
-@torch.no_grad()
-def make_bert(model: GMLPModel, layers: int) -> MeanPooledBert:
-    """Return a BERT with the token vectors, final norm and map of a model, whose layers do not change anything yet."""
-    sizes = {name: getattr(model.config, name) for name in ("vocab_size", "hidden_size", "intermediate_size")}
-    sizes |= {"num_hidden_layers": layers, "num_attention_heads": 4, "max_position_embeddings": MAX_LENGTH + 2}
-    bert = MeanPooledBert(BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    outputs = [layer for block in bert.encoder.layer for layer in (block.attention.output, block.output)]
-    for weight in (weight for output in outputs for weight in output.dense.parameters()):
-        weight.zero_()
-    bert.embeddings.position_embeddings.weight.zero_()
-    bert.embeddings.token_type_embeddings.weight.zero_().requires_grad_(False)
-    bert.embeddings.word_embeddings.load_state_dict(model.embeddings.word_embeddings.state_dict())
-    outputs[-1].LayerNorm.load_state_dict(model.norm.state_dict())
-    bert.pooler.dense.load_state_dict(model.pooler.dense.state_dict())
-    return bert.to(model.device)
 
 
 @torch.no_grad()
@@ -231,13 +199,12 @@ def teach(
 
     def loss(outputs, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
         embeddings = F.normalize(outputs.pooler_output.float() @ directions.T, dim=-1)
-        cosine = (embeddings * labels).sum(-1).mean()
-        return 1 - cosine + 10 * F.mse_loss(embeddings @ embeddings.T, labels @ labels.T)
+        return 1 - (embeddings * labels).sum(-1).mean() + 10 * F.mse_loss(embeddings @ embeddings.T, labels @ labels.T)
 
     def schedule(step: int) -> float:
         return min((step + 1) / 50, 1.0, (1 - step / len(plan)) / 0.6)
 
-    groups: dict[float, list[nn.Parameter]] = {}
+    groups: dict[float, list[torch.Tensor]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             is_spatial = name.endswith("spatial_gating_unit.proj.weight") or "position_embeddings" in name
@@ -261,12 +228,9 @@ def teach(
 
 def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespace, name: str):
     """Print the scores by which models are selected."""
-    encode, scores = Encoder(model, tokenizer), []
-    if args.stsb:
-        scores.append(f"STS-B {sts_score(encode, args.stsb):.4f}")
-    if args.banking77:
-        scores.append(f"banking77 {few_row_scores(encode, *read_banking77(args.banking77), rows=[16])[0]:.4f}")
-    print(f"{name}:", ", ".join(scores), flush=True)
+    encode = Encoder(model, tokenizer)
+    stsb, banking77 = sts_score(encode, args.stsb), few_row_scores(encode, *read_banking77(args.banking77), rows=[16])
+    print(f"{name}: STS-B {stsb:.4f}, banking77 {banking77[0]:.4f}", flush=True)
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path):
@@ -275,8 +239,8 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path):
     tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
     write_json(folder / "config.json", config)
-    module = {"type": "sentence_transformers.base.modules.transformer.Transformer"}
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": ""} | module])
+    kind = "sentence_transformers.base.modules.transformer.Transformer"
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
     modalities = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
     task = {"transformer_task": "feature-extraction", "modality_config": modalities}
     write_json(folder / "sentence_bert_config.json", task | {"module_output_name": "sentence_embedding"})

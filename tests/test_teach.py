@@ -50,6 +50,8 @@ def run(folder, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", list(map(str, words)))
         monkeypatch.setattr(teach, "CHUNK", 128)
         monkeypatch.setattr(teach, "PIECE", 20)
+        # With more texts than token vectors, the map would fit these texts perfectly.
+        monkeypatch.setattr(teach, "FIT", 60)
         teach.main()
         return AutoModel.from_pretrained(folder / "out" / name), capsys.readouterr().out
 
@@ -103,7 +105,7 @@ def test_teaching_approaches_the_teacher_and_resumes(folder, run, monkeypatch):
         model, _ = run("static", "--tokens", 0) if name == "static" else (taught, "")
         vectors = Encoder(model, AutoTokenizer.from_pretrained(folder / "teacher"))(texts)
         errors[name] = np.square(vectors @ vectors.T - targets.astype(np.float32) @ targets.T.astype(np.float32)).mean()
-    assert errors["taught"] < 0.7 * errors["static"]
+    assert errors["taught"] < 0.8 * errors["static"]
     # b stays at one, and weights are stored in half precision.
     assert all((projection.bias == 1).all() for projection in taught.spatial_projections())
     stored = load_file(folder / "out" / "taught" / "model.safetensors")
