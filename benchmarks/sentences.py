@@ -144,7 +144,7 @@ def make_bert(model: GMLPModel, layers: int) -> MeanPooledBert:
     bert.embeddings.token_type_embeddings.weight.zero_().requires_grad_(False)
     bert.embeddings.word_embeddings.load_state_dict(model.embeddings.word_embeddings.state_dict())
     outputs[-1].LayerNorm.load_state_dict(model.norm.state_dict())
-    bert.pooler.dense.load_state_dict(model.pooler.dense.state_dict())
+    bert.pooler.load_state_dict(model.get_submodule("pooler").state_dict())
     return bert.to(model.device)
 
 
