@@ -6,10 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from scipy.stats import binomtest, pearsonr
+from scipy.stats import binomtest, norm, pearsonr
 
 # With fewer rows, a temperature is not fitted, and scores are called uncertain.
 MIN_CALIBRATION_ROWS, MIN_SCORE_ROWS = 100, 200
+# The standard deviations on either side of an interval of 95 % of the normal distribution.
+Z = float(norm.ppf(0.975))
+# The variance of a score of five folds, relative to as many independent rows, since the training rows of the folds
+# overlap (Nadeau and Bengio, 2003): 1 + 5 * (1/5) / (4/5).
+CROSS_VALIDATED = 2.25
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -74,15 +79,17 @@ def calibrate(logits: np.ndarray, labels: np.ndarray) -> Calibration | None:
     return Calibration(fit_temperature(logits, labels), *errors)
 
 
-def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
-    """Return the 95 % interval (Wilson) of an accuracy of `right` in `rows`."""
-    interval = binomtest(right, rows).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
+def accuracy_interval(right: int, rows: int, inflation: float = 1.0) -> tuple[float, float]:
+    """Return the 95 % interval (Wilson) of an accuracy of `right` in `rows`, for a variance times `inflation`."""
+    extra, accuracy = inflation * Z**2 / rows, right / rows
+    center = (accuracy + extra / 2) / (1 + extra)
+    margin = np.sqrt(extra * (accuracy * (1 - accuracy) + extra / 4)) / (1 + extra)
+    return float(center - margin), float(center + margin)
 
 
-def accuracy_in_words(right: int, rows: int) -> str:
+def accuracy_in_words(right: int, rows: int, inflation: float = 1.0) -> str:
     """Return an accuracy with its 95 % interval and the number of rows."""
-    low, high = accuracy_interval(right, rows)
+    low, high = accuracy_interval(right, rows, inflation)
     return f"{right / rows:.3f} (95 % interval {low:.3f} to {high:.3f}; {right} of {rows} rows)"
 
 
@@ -114,17 +121,19 @@ class Comparison(NamedTuple):
         return f"the {better} is better by {abs(self.difference):.1f} points ({interval}), more than chance explains"
 
 
-def compare(right: np.ndarray, baseline_right: np.ndarray) -> Comparison:
+def compare(right: np.ndarray, baseline_right: np.ndarray, inflation: float = 1.0) -> Comparison:
     """Compare the accuracies of a model and a baseline on the same rows.
 
     The interval is that of Agresti and Min (2005), who add half a row to each of the four combinations.
 
     Args:
         right, baseline_right: [N], whether each row is classified correctly.
+        inflation: As in `accuracy_interval`; the test counts correspondingly fewer rows.
     """
     wins, losses, total = int((right & ~baseline_right).sum()), int((~right & baseline_right).sum()), len(right) + 2
     center = (wins - losses) / total
-    margin = 1.96 * np.sqrt(((wins + losses + 1) / total - center**2) / total)
-    p_value = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    margin = Z * np.sqrt(inflation * ((wins + losses + 1) / total - center**2) / total)
+    trials = round((wins + losses) / inflation)
+    p_value = binomtest(min(round(wins / inflation), trials), trials).pvalue if trials else 1.0
     difference = 100 * (wins - losses) / len(right)
     return Comparison(difference, 100 * (center - margin), 100 * (center + margin), float(p_value))

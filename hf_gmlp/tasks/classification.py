@@ -32,6 +32,7 @@ from transformers.modeling_outputs import ModelOutput
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
 from ..errors import InputError
 from ..metrics.calibration import (
+    CROSS_VALIDATED,
     MIN_CALIBRATION_ROWS,
     MIN_SCORE_ROWS,
     Comparison,
@@ -192,21 +193,25 @@ class Evaluation:
     is_cross_validated: bool = False
     calibration: str = ""
 
+    def inflation(self) -> float:
+        """Return the factor of the variance of a score."""
+        return CROSS_VALIDATED if self.is_cross_validated else 1.0
+
     def facts(self, problem_type: str) -> tuple[list[str], Comparison | None]:
         """Return sentences on the score, and the comparison with the baseline of a model with one class per row."""
         labels, count, values = self.labels, len(self.labels), predicted(self.logits, problem_type)
         how, comparison = "Cross-validated" if self.is_cross_validated else "On held-out rows", None
-        sentences = []
+        sentences: list[str] = []
         if problem_type == REGRESSION:
             if count > 3:
                 sentences.append(f"{how}: correlation (Pearson) {correlation_in_words(values, labels)}.")
         else:
             right = (values == labels).reshape(count, -1).all(axis=1)
-            sentences.append(f"{how}: accuracy {accuracy_in_words(int(right.sum()), count)}.")
+            sentences.append(f"{how}: accuracy {accuracy_in_words(int(right.sum()), count, self.inflation())}.")
         if problem_type == ONE_CLASS:
             name = "always the most frequent class" if self.baseline is None else "tf-idf with logistic regression"
             baseline_right = labels == (np.bincount(labels).argmax() if self.baseline is None else self.baseline)
-            comparison = compare(right, baseline_right)
+            comparison = compare(right, baseline_right, self.inflation())
             sentences.append(f"The baseline ({name}) has {baseline_right.mean():.3f}: {comparison}.")
         if count < MIN_SCORE_ROWS:
             sentences.append(f"{count} rows are too few to tell much.")
@@ -229,7 +234,8 @@ def finish_evaluation(trainer: GMLPTrainer, evaluation: Evaluation, calibrate: b
     if config.problem_type == ONE_CLASS:
         metrics["loss"] = log_loss(labels, softmax(evaluation.logits, axis=-1), labels=range(config.num_labels))
     if "accuracy" in metrics:
-        metrics["accuracy_low"], metrics["accuracy_high"] = accuracy_interval(round(metrics["accuracy"] * count), count)
+        interval = accuracy_interval(round(metrics["accuracy"] * count), count, evaluation.inflation())
+        metrics["accuracy_low"], metrics["accuracy_high"] = interval
     results = {f"eval_{name}": value for name, value in metrics.items()}
     trainer.results |= results
     if evaluation.baseline is not None:

@@ -4,6 +4,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from hf_gmlp.metrics.calibration import (
+    CROSS_VALIDATED,
     accuracy_interval,
     calibrate,
     calibration_error,
@@ -62,6 +63,11 @@ def test_the_interval_of_an_accuracy_is_that_of_wilson():
     center, margin = right + z**2 / 2, z * np.sqrt(right * (rows - right) / rows + z**2 / 4)
     expected = [(center - margin) / (rows + z**2), (center + margin) / (rows + z**2)]
     assert accuracy_interval(right, rows) == pytest.approx(expected)
+    # Scores of a cross-validation have 2.25 times the variance.
+    half = round(rows / 2.25), round(right / 2.25)
+    assert accuracy_interval(right, rows, CROSS_VALIDATED) == pytest.approx(
+        accuracy_interval(half[1], half[0]), abs=0.01
+    )
     # Two rows say nearly nothing.
     assert accuracy_interval(2, 2) == pytest.approx((0.342, 1.0), abs=1e-3)
 
@@ -73,6 +79,8 @@ def test_a_paired_difference_is_named_only_if_it_is_more_than_chance():
     # The same accuracies, but errors on different rows.
     for other in (np.roll(model, 15), model):
         assert not compare(model, other).is_certain and "may be chance" in str(compare(model, other))
+    few = np.arange(250) < 178
+    assert compare(few, model).is_certain and not compare(few, model, CROSS_VALIDATED).is_certain
 
 
 def test_intervals_of_differences_hold_the_true_one_in_nineteen_of_twenty_samples():
