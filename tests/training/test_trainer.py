@@ -206,3 +206,16 @@ def test_a_diverging_run_stops_at_its_first_log(tmp_path, fp16, steps):
     with nullcontext() if fp16 else pytest.raises(InputError, match="diverged"):
         trainer.train()
     assert trainer.state.global_step == steps
+
+
+def test_a_push_that_fails_says_how_to_push_the_finished_run(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    trainer.args.push_to_hub, trainer.hub_model_id = True, "me/model"
+
+    def refuse():
+        raise OSError("403 Forbidden")
+
+    monkeypatch.setattr(trainer, "push_to_hub", refuse)
+    with pytest.raises(InputError, match=f"403 Forbidden.*hf upload me/model {tmp_path}"):
+        trainer.finish({"eval_loss": 1.0})
+    assert (tmp_path / "all_results.json").is_file()
