@@ -57,7 +57,7 @@ def make_parser() -> ArgumentParser:
     presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
     presets.add_argument("name", nargs="?", help="a preset to show in full")
     presets.set_defaults(function=tool("presets", "show_presets"))
-    tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
+    tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a dataset"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
     convert_arguments(commands.add_parser("convert", help="convert weights of other projects"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
@@ -123,10 +123,10 @@ def predict_arguments(parser: ArgumentParser):
 
 
 def tokenizer_arguments(parser: ArgumentParser):
-    source = parser.add_argument_group("text to train on (either files or a data set)")
+    source = parser.add_argument_group("text to train on (either files or a dataset)")
     kinds = "txt, json, jsonl, csv, tsv or parquet, also compressed (gz, bz2, xz, zst)"
     source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
-    source.add_argument("--dataset_name", metavar="NAME", help="a data set on the Hub, such as allenai/c4")
+    source.add_argument("--dataset_name", metavar="NAME", help="a dataset on the Hub, such as allenai/c4")
     source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
     source.add_argument("--split", default="train", help="its split (default: train)")
     source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")

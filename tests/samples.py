@@ -1,4 +1,4 @@
-"""Small data sets for several tests, and functions that run a script on them."""
+"""Small datasets for several tests, and functions that run a script on them."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month"
 
 
 def squad(count, *, seed=0, unanswerable=False):
-    """Return a data set in SQuAD's format that a tiny model learns in seconds, since the answer to each of three
+    """Return a dataset in SQuAD's format that a tiny model learns in seconds, since the answer to each of three
     questions is one kind of word. With `unanswerable`, one of the three questions of each paragraph has no answer.
     """
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Rows of local files and of data sets on the Hub."""
+"""Rows of local files and of datasets on the Hub."""
 
 import glob
 import itertools
@@ -68,7 +68,7 @@ def load_data(
     access: Access = Access(),
     **options,
 ) -> "Mapping[str, Dataset | IterableDataset]":
-    """Return the splits of local `files`, with `options` of `read_files`, or else of a data set on the Hub."""
+    """Return the splits of local `files`, with `options` of `read_files`, or else of a dataset on the Hub."""
     if files:
         options |= {"streaming": streaming, "access": access}
         return {split: read_files(paths, **options) for split, paths in files.items()}
@@ -80,7 +80,7 @@ def load_data(
         return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
     except read_errors() as error:
         title = f"{dataset_name} {dataset_config_name or ''}".strip()
-        raise InputError(f"The data set {title} cannot be loaded: {hub_reason(error)}.") from error
+        raise InputError(f"The dataset {title} cannot be loaded: {hub_reason(error)}.") from error
 
 
 def file_kind(paths: Iterable[str | Path]) -> str:
@@ -103,13 +103,9 @@ def extension(path: str | Path) -> str:
 
 
 def check_file(path: Path):
-    """Raise an InputError if a file does not exist, is a folder, or is empty."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name the files in it.")
+    """Raise an InputError if a file does not exist, or is a folder."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    if path.stat().st_size == 0:
-        raise InputError(f"The file {path} is empty.")
 
 
 def read_files(

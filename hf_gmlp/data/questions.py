@@ -35,9 +35,7 @@ def check_question(row: dict, where: str, split: str) -> dict:
     if missing:
         raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
     name = f"question {row['id']} in {where}"
-    pairs = known_answers(row, where)
-    if pairs is None and split != "test":
-        raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.")
+    pairs = known_answers(row, where, required=split != "test")
     if empty := [field for field in ("question", "context") if not row[field].strip()]:
         raise InputError(f"The {name} has an empty {empty[0]}: remove it, or add the text.")
     if pairs and row.get("is_impossible"):
@@ -47,14 +45,17 @@ def check_question(row: dict, where: str, split: str) -> dict:
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
 
 
-def known_answers(row: dict, where: str) -> list[tuple[str, int]] | None:
+def known_answers(row: dict, where: str, required: bool = False) -> list[tuple[str, int]] | None:
     """Return the stripped text and the start of each answer, none for an impossible question; None if it has no field
     of answers.
     """
     answers = row.get("answers")
     if answers is None or isinstance(answers, str):
         # A table has no lists of answers.
-        return [] if row.get("is_impossible") else None
+        if row.get("is_impossible") or not required:
+            return [] if row.get("is_impossible") else None
+        # This is refused below.
+        answers = [{}]
     try:
         if isinstance(answers, dict):
             answers = [dict(zip(answers, values)) for values in zip(*answers.values(), strict=True)]

@@ -146,9 +146,9 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
     task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
     validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
     test_file: list[str] | None = flag("Files to predict labels for; for MNLI, the matched one first.")
-    train_split_name: str | None = flag("Split of the data set to train on.")
-    validation_split_name: str | None = flag("Split of the data set to evaluate on.")
-    test_split_name: str | None = flag("Split of the data set to predict labels for.")
+    train_split_name: str | None = flag("Split of the dataset to train on.")
+    validation_split_name: str | None = flag("Split of the dataset to evaluate on.")
+    test_split_name: str | None = flag("Split of the dataset to predict labels for.")
     train_val_split: float = flag(
         "Fraction of each class to hold out if there are no validation data.", 0.1, interval="(0, 1)"
     )
@@ -186,7 +186,7 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
             raise ValueError(f"--do_regression does not fit --task_name {self.task_name}: leave it out.")
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
-                raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
+                raise ValueError(f"--{split}_split_name is for a dataset on the Hub, not for files: leave it out.")
         check_text_columns(self.text_column_names or [])
 
     def task(self) -> Task | None:

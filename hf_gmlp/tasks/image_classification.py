@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import pandas
@@ -96,7 +96,7 @@ class ImageArguments(ClassificationArguments):
         "Range of the area of random crops, as fractions of the image.", [0.08, 1.0], interval="(0, 1]"
     )
     horizontal_flip: float = flag("Probability of flipping an image from left to right.", 0.5, interval="[0, 1]")
-    auto_augment: str | None = flag("AutoAugment policy: imagenet, cifar10 or svhn.")
+    auto_augment: Literal["imagenet", "cifar10", "svhn"] | None = flag("AutoAugment policy.")
     mixup_alpha: float = flag("Alpha of Mixup; 0 turns it off.", 0.0, interval="[0, inf)")
     cutmix_alpha: float = flag("Alpha of CutMix; 0 turns it off.", 0.0, interval="[0, inf)")
     switch_prob: float = flag("Probability of CutMix where Mixup is on too.", 0.5, interval="[0, 1]")
@@ -107,8 +107,6 @@ class ImageArguments(ClassificationArguments):
             raise ValueError(f"--image_size takes one number of pixels, or height and width, got {self.image_size}.")
         if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
             raise ValueError(f"--crop_scale takes two fractions, the smaller first, got {self.crop_scale}.")
-        if self.auto_augment not in (None, "imagenet", "cifar10", "svhn"):
-            raise ValueError(f"--auto_augment must be imagenet, cifar10 or svhn, got {self.auto_augment}.")
 
     def files(self) -> dict[str, list[str]]:
         folders = {"train": self.train_dir, "validation": self.validation_dir}
@@ -142,7 +140,7 @@ def load_images(
     """Return splits with columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
 
     The classes are those of the training data, in the order of `trained`, if a checkpoint was trained on the same
-    classes, else in the data set's own order, else sorted.
+    classes, else in the dataset's own order, else sorted.
 
     Raises:
         InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
@@ -252,11 +250,9 @@ def build_image_model(
         timm_model = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
         model.timm_model.load_state_dict(timm_model.state_dict())
     if size is not None and hasattr(config, "image_size") and size != image_size(config):
-        if not hasattr(model, "resize_image_size"):
-            raise InputError(f"--image_size {size[0]} {size[1]}: only gMLPs are resized, not a {config.model_type}.")
         try:
             model.resize_image_size(size)
-        except (StrictDataclassError, ValueError) as error:
+        except (StrictDataclassError, ValueError, AttributeError) as error:
             raise InputError(f"--image_size {size[0]} {size[1]}: {error.__cause__ or error}") from error
         logger.info("Resized to %d x %d pixels: %d tokens", *size, model.config.max_position_embeddings)
     return model

@@ -38,7 +38,7 @@ class TextArguments(DataArguments):
         "Percentage of documents to hold out if there are no validation data.", 5, interval="(0, 100)"
     )
     streaming: bool = flag(
-        "Read a data set over the network, or files, while training, instead of preparing all of it first.", False
+        "Read a dataset over the network, or files, while training, instead of preparing all of it first.", False
     )
 
     def check_stream(self, args: RunArguments):
@@ -69,7 +69,7 @@ def load_texts(
     loaded = load_data(**source, streaming=streaming, access=access, text_columns=[column])
     texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
     if "train" not in texts and (train or not texts):
-        raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
+        raise InputError("There are no training data: pass --train_file, or a dataset with a split 'train'.")
 
     if "validation" not in texts and streaming:
         # The first documents cannot be held out, since the training text is split among processes and workers.

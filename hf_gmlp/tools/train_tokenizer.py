@@ -1,4 +1,4 @@
-"""The command `hf-gmlp train-tokenizer`, which trains a tokenizer on local files or a data set (docs/tokenizer.md)."""
+"""The command `hf-gmlp train-tokenizer`, which trains a tokenizer on local files or a dataset (docs/tokenizer.md)."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -41,14 +41,14 @@ def read_texts(
     streaming: bool = True,
     text_column_name: str = "text",
 ) -> Iterator[str]:
-    """Yield the texts of local files, or of a data set on the Hub or in a folder, without the blank ones.
+    """Yield the texts of local files, or of a dataset on the Hub or in a folder, without the blank ones.
 
     Args:
         files: Files, all of one kind that `hf_gmlp.data.files` reads. Every line of a .txt file is a text.
-        streaming: Whether to read the data set over the network instead of downloading it first.
+        streaming: Whether to read the dataset over the network instead of downloading it first.
 
     Raises:
-        InputError: If both files and a data set or neither are named, or there is no such split or column of text.
+        InputError: If both files and a dataset or neither are named, or there is no such split or column of text.
     """
     if (dataset_name is None) == (not files):
         raise InputError("Name either files or --dataset_name to train on.")

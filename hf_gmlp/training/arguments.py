@@ -155,8 +155,6 @@ class RunArguments(Flags, TrainingArguments):
         TrainingArguments.__post_init__(self)
         if self.label_names:
             raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
-        if "://" in str(self.output_dir):
-            raise ValueError(f"--output_dir {self.output_dir} is a URL: name a local folder, or mount the bucket.")
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError(
                 "--selective_checkpointing and --gradient_checkpointing (or --activation_checkpointing) cannot be "
@@ -186,11 +184,11 @@ class DataArguments(Flags):
 
     _argument_group_name: ClassVar[str] = "data"
 
-    dataset_name: str | None = flag("Data set on the Hub, such as allenai/c4.")
-    dataset_config_name: str | None = flag("Configuration of that data set, such as en.")
+    dataset_name: str | None = flag("Dataset on the Hub, such as allenai/c4.")
+    dataset_config_name: str | None = flag("Configuration of that dataset, such as en.")
     train_file: list[str] | None = flag(
         "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz, "
-        "zst). Files replace the data set of a recipe."
+        "zst). Files replace the dataset of a recipe."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")
@@ -226,7 +224,7 @@ class DataArguments(Flags):
         return {split: paths for split, paths in files.items() if paths}
 
     def data_name(self) -> str:
-        """Return the data in words, for the model card: the names of the first files, or of the data set."""
+        """Return the data in words, for the model card: the names of the first files, or of the dataset."""
         for paths in self.files().values():
             return ", ".join(Path(path).name for path in paths)
         return f"{self.dataset_name or ''} {self.dataset_config_name or ''}".strip()

@@ -19,7 +19,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..loading import check_vocabulary, open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
@@ -140,9 +140,6 @@ def build_model(
         length: Number of tokens to which a checkpoint with a Toeplitz W is extended, if its n is smaller.
     """
     config = copy.deepcopy(config)
-    if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
-        task = auto_class.__name__.removeprefix("AutoModelFor")
-        raise InputError(f"Models of type {config.model_type!r} have no head for {task}: choose another model.")
     if arguments.model_name_or_path is not None:
         model = open_model(
             auto_class,
@@ -168,7 +165,7 @@ def build_model(
     try:
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
-        raise InputError(f"This config does not make a {config.model_type} model: {error}") from error
+        raise InputError(f"This config does not make a {config.model_type} model: {first_line(error)}") from error
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):

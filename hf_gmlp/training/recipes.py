@@ -113,10 +113,7 @@ def parse_overrides(text: str) -> dict[str, object]:
     """Return --config_overrides, `key=value` pairs or JSON, as a mapping; raise InputError if it is neither."""
     problem = f"--config_overrides {text[:200]} cannot be read as key=value pairs with commas between them, or as JSON"
     if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise InputError(f"{problem}: {error}.") from error
+        return _read_mapping(text, problem)
     pairs = re.split(r",(?=\s*\w+\s*=)", text.strip(" ,"))
     # A key without a value is not replaced, since YAML would make it null.
     lines = [re.sub(r"^\s*(\w+)\s*=(?=\s*\S)", r"\1: ", pair) for pair in pairs]
@@ -125,8 +122,8 @@ def parse_overrides(text: str) -> dict[str, object]:
 
 def _read_mapping(text: str, problem: str) -> dict[str, object]:
     try:
-        content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+        content = json.loads(text) if text.lstrip().startswith("{") else yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{problem}: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise InputError(f"{problem}: names must have values, as in 'learning_rate: 1e-4'.")

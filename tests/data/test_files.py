@@ -30,7 +30,7 @@ def test_extensions_determine_the_kind_of_a_file(tmp_path):
         (tmp_path / name).write_text("x")
     assert file_kind([tmp_path / "a.txt", tmp_path / "b.TXT"]) == "txt"
     assert file_kind([tmp_path / "c.jsonl.gz"]) == "jsonl"
-    for names, words in (([], "none"), ([""], "folder"), (["e.txt"], "e.txt"), (["d"], "d has an unsupported"),
+    for names, words in (([], "none"), ([""], "no file"), (["e.txt"], "e.txt"), (["d"], "d has an unsupported"),
                          (["a.txt", "c.jsonl.gz"], "jsonl, txt")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             file_kind([tmp_path / name for name in names])

@@ -138,7 +138,7 @@ def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     train = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
     monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", lambda **options: DatasetDict({"train": train, "dev": train}))
-    # The class order is that of the data set.
+    # The class order is that of the dataset.
     assert load(dataset_name="some/data")[1].names == ["z", "a"]
     splits, _ = load("train", "validation", dataset_name="some/data", validation_split_name="dev")
     assert list(splits) == ["train", "validation"]

@@ -73,7 +73,6 @@ def test_global_batch_size_sets_the_accumulation(tmp_path, total, largest, expec
         (GlueArguments, {"text_column_names": ["a", "b", "c"]}, "--text_column_names"),
         (GlueArguments, {"text_column_names": ["a", "a"]}, "--text_column_names"),
         (GlueArguments, {"task_name": "sst3"}, "sst3.* cola"),
-        (RunArguments, {"output_dir": "gs://bucket/run", "use_cpu": True}, "gs://bucket/run .*mount"),
     ],
 )
 def test_conflicting_and_unknown_values_are_refused(kind, fields, message):

@@ -56,7 +56,7 @@ def test_recipes_include_each_other(tmp_path):
 @pytest.mark.parametrize(
     ("earlier", "later", "kept"),
     [
-        # Flags that describe a data set are dropped with it.
+        # Flags that describe a dataset are dropped with it.
         ({"dataset_name": "c4", "dataset_config_name": "en"}, {"train_file": "a"}, {}),
         # Files can also be streamed.
         ({"dataset_name": "c4", "streaming": True}, {"train_file": "a"}, {"streaming": True}),
