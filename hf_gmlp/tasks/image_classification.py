@@ -205,8 +205,9 @@ def build_image_config(arguments: ImageModelArguments, size: tuple[int, int] | N
 
 def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = None) -> tuple[int, int]:
     """Return the height and width in pixels of a model's input: those of its config or processor, else 224."""
-    size = getattr(config, "image_size", None) or (processor and processor_size(processor))
-    return as_pair(size or 224)
+    arguments = getattr(config, "model_args", None) or {}  # of timm
+    size = getattr(config, "image_size", None) or arguments.get("img_size")
+    return as_pair(size or (processor and processor_size(processor)) or 224)
 
 
 def build_image_processor(
