@@ -97,7 +97,7 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     def validate_channels(self):
         """Check that the split and the heads divide the channels."""
-        divisor = self.spatial_heads * (2 if self.spatial_gating == "split" else 1)
+        divisor = self.spatial_heads * (2 if self.spatial_size < self.intermediate_size else 1)
         if self.intermediate_size % divisor:
             raise ValueError(
                 f"`intermediate_size` must be a multiple of {divisor} (`spatial_heads`, doubled for the split), got "

@@ -490,7 +490,7 @@ class SpatialGatingUnit(nn.Module):
         By default, `positions` are those of rows without padding. A cache is updated: its layer `layer_idx` holds v."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
-        if self.config.spatial_gating == "split":
+        if self.config.spatial_size < self.config.intermediate_size:
             u, v = hidden_states.chunk(2, -1)
         v = self.norm(v)
         if positions.padding is not None:

@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,17 @@ from safetensors.torch import save_file
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm import MLMArguments
-from hf_gmlp.training.arguments import ModelArguments, RunArguments
-from hf_gmlp.training.run_folder import check_rows, checkpoint_to_resume, claim, is_complete, run_settings, write_json
+from hf_gmlp.training.arguments import ModelArguments, RunArguments, flag
+from hf_gmlp.training.run_folder import (
+    check_rows,
+    check_same,
+    checkpoint_to_resume,
+    claim,
+    hyperparameters,
+    is_complete,
+    run_settings,
+    write_json,
+)
 from hf_gmlp.training.start import start_run
 
 
@@ -212,3 +222,15 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 def test_missing_and_conflicting_flags_are_refused(command, flags, message):
     with pytest.raises(InputError, match=message):
         start_run(*command(**flags))
+
+
+def test_a_new_flag_may_not_change_unless_it_says_so(tmp_path):
+    @dataclasses.dataclass
+    class Extended(RunArguments):
+        muon_momentum: float = flag("A new flag.", 0.95)
+        printed_rows: int = flag("Another.", 5, may_change=True)
+
+    settings = hyperparameters(Extended(output_dir=str(tmp_path), use_cpu=True))
+    assert settings["muon_momentum"] == 0.95 and "printed_rows" not in settings
+    with pytest.raises(InputError, match=r"muon_momentum was 0\.95 and is 0\.9"):
+        check_same(tmp_path, settings, settings | {"muon_momentum": 0.9})
