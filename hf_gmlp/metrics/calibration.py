@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from scipy.stats import binomtest, norm, pearsonr
+from scipy.stats import norm, pearsonr
 
 # With fewer rows, a temperature is not fitted, and scores are called uncertain.
 MIN_CALIBRATION_ROWS, MIN_SCORE_ROWS = 100, 200
@@ -101,16 +101,15 @@ def correlation_in_words(predictions: np.ndarray, numbers: np.ndarray) -> str:
 
 
 class Comparison(NamedTuple):
-    """The difference of two accuracies in points with its 95 % interval, and McNemar's exact p-value."""
+    """The difference of two accuracies in points, with its 95 % interval."""
 
     difference: float
     low: float
     high: float
-    p_value: float
 
     @property
     def is_certain(self) -> bool:
-        return self.p_value < 0.05
+        return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
         if not self.is_certain:
@@ -128,12 +127,10 @@ def compare(right: np.ndarray, baseline_right: np.ndarray, inflation: float = 1.
 
     Args:
         right, baseline_right: [N], whether each row is classified correctly.
-        inflation: As in `accuracy_interval`; the test counts correspondingly fewer rows.
+        inflation: As in `accuracy_interval`.
     """
     wins, losses, total = int((right & ~baseline_right).sum()), int((~right & baseline_right).sum()), len(right) + 2
     center = (wins - losses) / total
     margin = Z * np.sqrt(inflation * ((wins + losses + 1) / total - center**2) / total)
-    trials = round((wins + losses) / inflation)
-    p_value = binomtest(min(round(wins / inflation), trials), trials).pvalue if trials else 1.0
     difference = 100 * (wins - losses) / len(right)
-    return Comparison(difference, 100 * (center - margin), 100 * (center + margin), float(p_value))
+    return Comparison(difference, 100 * (center - margin), 100 * (center + margin))
