@@ -162,15 +162,15 @@ def few_row_scores(
     rows: Sequence[int],
     samples: int = 5,
 ) -> list[float]:
-    """Return the accuracy of logistic regression on each number of `rows` per class, the mean over `samples`. The
-    columns are "text" and "label". Without `encode`, the inputs are tf-idf."""
+    """Return the accuracy of logistic regression on each number of `rows` per class (all, if it has fewer), the mean
+    over `samples`. The columns are "text" and "label". Without `encode`, the inputs are tf-idf."""
     if encode is not None:
         inputs, test_inputs = encode(train["text"].tolist()), encode(test["text"].tolist())
     scores = []
     for count in rows:
         accuracies = []
         for seed in range(samples):
-            sample = train.groupby("label").sample(count, random_state=seed)
+            sample = train.sample(frac=1, random_state=seed).groupby("label").head(count)
             if encode is None:
                 tfidf = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(sample["text"])
                 known, unknown = tfidf.transform(sample["text"]), tfidf.transform(test["text"])

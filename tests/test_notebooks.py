@@ -50,6 +50,12 @@ def test_the_generation_notebook_beats_its_baseline(tmp_path):
     assert number(r"\) ([\d.e-]+)\n", text) < 1e-4
 
 
+@pytest.mark.heavy
+def test_the_search_notebook_beats_its_baseline(tmp_path):
+    text = run("search", tmp_path)
+    assert number(r"gmlp-mini-sentences: ([\d.]+)", text) > number(r"tf-idf: ([\d.]+)", text)
+
+
 def test_notebooks_are_saved_with_their_outputs():
     for path in FOLDER.glob("*.ipynb"):
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
