@@ -19,11 +19,15 @@ MASKED_LM = [-7.54260742, -6.12208681, -6.17679385, -6.689903, -6.75575289]
 MASKED_LM += [-8.928318, -5.25086224, -4.36546383, -2.37369858, -4.49658857]
 CIFAR10 = [2.54791225, -0.43836443, 3.15907405, -2.03850256, -0.43202139]
 CIFAR10 += [-0.61918832, 0.85558741, -0.96089839, -2.49619749, -0.57704295]
-# Folder -> class that opens it, inputs, and the last ten logits (of the last token) in double precision.
+SENTENCES = [0.10012089, -0.1249139, -0.37059526, -0.02984492, 0.10286922]
+SENTENCES += [-0.02310435, -0.1687496, 0.12016436, 0.19406043, -0.06062903]
+# Folder -> class that opens it, inputs, and the last ten logits (of the last token), or numbers of an embedding, in
+# double precision.
 LOGITS = {
     "amlp-mini": ("AutoModelForMaskedLM", TOKENS, MASKED_LM),
     "amlp-mini-sst2": ("AutoModelForSequenceClassification", TOKENS, [1.69642813, -1.71846597]),
     "gmlp-mini-cifar10": ("AutoModelForImageClassification", PIXELS, CIFAR10),
+    "gmlp-mini-sentences": ("AutoModel", TOKENS, SENTENCES),
 }
 
 
@@ -55,5 +59,6 @@ def test_logits_are_unchanged(name):
     auto_class, inputs, expected = LOGITS[name]
     model = getattr(transformers, auto_class).from_pretrained(CHECKPOINTS / name, dtype=torch.float64)
     with torch.no_grad():
-        logits = model.eval()(**inputs).logits.flatten(0, -2)[-1, -10:]
-    assert logits.tolist() == pytest.approx(expected, abs=1e-7)
+        outputs = model.eval()(**inputs)
+    logits = outputs["logits"] if "logits" in outputs else outputs["pooler_output"]
+    assert logits.flatten(0, -2)[-1, -10:].tolist() == pytest.approx(expected, abs=1e-7)
