@@ -314,7 +314,9 @@ def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Ten
 
 
 def is_exporting() -> bool:
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    # In torch 2.9, the first is also true in `torch.compile`.
+    is_export = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return is_export or torch.jit.is_tracing()
 
 
 def batched_product(bias: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

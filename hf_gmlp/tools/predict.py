@@ -415,7 +415,7 @@ class ImageClassifier(Classifier):
                     self.skipped.append(str(error))
             if pictures:
                 batch = self.processor(list(pictures.values()), return_tensors="pt")
-                outputs = self.model(batch["pixel_values"].to(self.model.device, self.model.dtype)).logits
+                outputs = self.model(pixel_values=batch["pixel_values"].to(self.model.device, self.model.dtype)).logits
                 logits[list(pictures)] = outputs.float().cpu().numpy()
         return logits
 
