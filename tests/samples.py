@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas
+import PIL.Image
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -25,6 +27,8 @@ NAMES = "Anna Boris Clara David Emma Felix Greta Henry Irene Jakob Karla Louis M
 CITIES = "Rome Oslo Paris Cairo Lima Delhi Quito Vienna Tokyo Berlin Dakar Accra Sofia Minsk Riga Kyoto".split()
 MONTHS = "January March April June July October".split()
 QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month": "In which month was it?"}
+
+COLORS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
 
 
 def squad(count, *, seed=0, unanswerable=False):
@@ -124,3 +128,15 @@ def start_with_ctrl_c(command, **options):
     """Start a process that SIGINT interrupts even if the tests run as a background job, which ignores SIGINT."""
     restore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(command, text=True, preexec_fn=restore, **options)
+
+
+def write_photos(folder, count, seed):
+    """Write images of noise around the color of each class, with the proportions of photographs."""
+    random = np.random.default_rng(seed)
+    for name, color in COLORS.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.array(color) + random.normal(0, 50, (30 + i % 3, 40, 3))
+            image = PIL.Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+            image.save(folder / name / f"{i:03}.png")
+    return folder

@@ -2,9 +2,8 @@
 
 from pydoc_data.topics import topics
 
-from .samples import squad, write, write_rows
+from .samples import squad, write, write_photos, write_rows
 from .tasks.test_glue import opinions
-from .tasks.test_image_classification import write_photos
 
 SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,hidden_dropout_prob=0.0"
 COMMON = ["--do_train", "--do_eval", "--max_steps", "6", "--learning_rate", "1e-3", "--warmup_steps", "2"]

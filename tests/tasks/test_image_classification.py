@@ -33,26 +33,13 @@ from hf_gmlp.tasks.image_classification import (
     main,
 )
 
-from ..samples import run_in
+from ..samples import COLORS, run_in, write_photos
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-COLORS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
 TINY = "patch_size=8,num_hidden_layers=2,hidden_size=32,intermediate_size=64"
 GMLP = ("--config_name", "gmlp-ti16-224", "--config_overrides", TINY, "--image_size", "32", "--learning_rate", "3e-3")
-
-
-def write_photos(folder, count, seed):
-    """Write images of noise around the color of each class, with the proportions of photographs."""
-    random = np.random.default_rng(seed)
-    for name, color in COLORS.items():
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            pixels = np.array(color) + random.normal(0, 50, (30 + i % 3, 40, 3))
-            image = PIL.Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-            image.save(folder / name / f"{i:03}.png")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ from hf_gmlp.processor import evaluation_processor
 from hf_gmlp_cli import main
 
 from ..numerics import assert_close
-from ..samples import word_tokenizer
-from ..tasks.test_image_classification import COLORS, write_photos
+from ..samples import COLORS, word_tokenizer, write_photos
 
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")

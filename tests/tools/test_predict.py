@@ -18,8 +18,7 @@ from hf_gmlp.tools import predict as module
 from hf_gmlp.tools.predict import Classifier, Writer, predict
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
-from ..samples import flat, squad
-from ..tasks.test_image_classification import COLORS, write_photos
+from ..samples import COLORS, flat, squad, write_photos
 
 NAMES = ["bad", "fine", "good"]
 TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7", "w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18"]
