@@ -79,12 +79,14 @@ def check_models():
 
 
 def check_presets():
-    """Open every preset, and build a model from one."""
-    for name in hf_gmlp.list_presets():
-        AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
+    """Open every preset, and build a model from one. Those of timm's models need timm, which transformers says."""
+    paths = [hf_gmlp.preset_path(name) for name in hf_gmlp.list_presets()]
+    configs = [path for path in paths if "timm_wrapper" not in (path / "config.json").read_text(encoding="utf-8")]
+    for path in configs:
+        AutoConfig.from_pretrained(path)
     config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
     assert AutoModel.from_config(config).config.attention_size == 64
-    print(f"presets: all {len(hf_gmlp.list_presets())} open")
+    print(f"presets: {len(configs)} of {len(paths)} open without timm")
 
 
 def check_command():
