@@ -1,1 +1,1 @@
-"""Run the common tests of transformers on the project's models; see docs/conformance.md."""
+"""Run the common tests of transformers on the project's models; see docs/log/checks.md."""

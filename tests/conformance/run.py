@@ -1,7 +1,7 @@
 """Run the common tests of transformers on the project's models: `python -m tests.conformance.run [pytest arguments]`.
 
 The first run fetches the tests of the installed transformers version (see fetch.py); later runs need no network.
-docs/conformance.md says what runs, what is skipped and why.
+docs/log/checks.md says what runs, what is skipped and why.
 """
 
 import importlib.util
