@@ -8,11 +8,11 @@ import paper.models  # noqa: F401  # has presets of its recipes
 from hf_gmlp.tasks import clm as run_clm
 from hf_gmlp.tasks import mlm as run_mlm
 from hf_gmlp.tasks.clm import CLMArguments
-from hf_gmlp.tasks.glue import GlueArguments, SentenceModelArguments
-from hf_gmlp.tasks.image_classification import ImageArguments, ImageModelArguments
+from hf_gmlp.tasks.glue import GlueArguments
+from hf_gmlp.tasks.image_classification import ImageArguments
 from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.tasks.qa import QAArguments
-from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import BaseModelArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.build import build_config
 from hf_gmlp.training.recipes import command_line, read_recipe
 
@@ -35,9 +35,9 @@ def script_of(path):
     if "squad" in name:
         return (ModelArguments, QAArguments), "smoke-finetune"
     if name in ("table2", "imagenet", "small-images", "finetune-images", "finetune-288"):
-        return (ImageModelArguments, ImageArguments), "smoke-images"
+        return (BaseModelArguments, ImageArguments), "smoke-images"
     if "finetun" in path.stem or path.stem in ("laptop-distill", "pairs"):
-        return (SentenceModelArguments, GlueArguments), "smoke-finetune"
+        return (ModelArguments, GlueArguments), "smoke-finetune"
     return (ModelArguments, CLMArguments if name.startswith("clm") else MLMArguments), "smoke"
 
 

@@ -246,6 +246,12 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     return has_other_labels
 
 
+def rows_by_class(labels: Sequence, seed: int = 0) -> np.ndarray:
+    """Return the indices of all rows [N], sorted by class or number, and in random order within a class."""
+    rows = np.random.default_rng(seed).permutation(len(labels))
+    return np.array(sorted(rows, key=labels.__getitem__))
+
+
 def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Split off the same fraction of each class, or of each range of numbers, to within one row.
 
@@ -253,9 +259,8 @@ def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dat
     for training.
     """
     labels = dataset["labels"][:]
-    rows = np.random.default_rng(seed).permutation(len(dataset))
-    # Sort by class, with random order within each class, and hold out every k-th row.
-    rows = np.array(sorted(rows, key=labels.__getitem__))
+    # Hold out every k-th row.
+    rows = rows_by_class(labels, seed)
     positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
     held_out = set(rows[positions[positions < len(rows)]].tolist())
     if not isinstance(labels[0], float):

@@ -6,6 +6,6 @@ import evaluate
 
 
 def load_metric(name: str) -> evaluate.EvaluationModule:
-    """Return a metric of classification.py, such as "accuracy"; raise a ValueError if there is no such metric."""
+    """Return a metric of classification.py, such as "accuracy"."""
     # Without `keep_in_memory`, every call writes a file, under a lock that all runs on the machine share.
     return evaluate.load(str(Path(__file__).parent / "classification"), name, keep_in_memory=True)

@@ -1,6 +1,5 @@
 """How far the scores and probabilities of a classifier can be trusted: intervals, temperature, and a comparison."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -51,32 +50,20 @@ def calibration_error(logits: np.ndarray, labels: np.ndarray, bins: int = 10) ->
     return float(np.abs(np.bincount(bin_numbers, weights=confidence - right)).sum() / len(labels))
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A fitted temperature, and the expected calibration error without and with it."""
+def calibrate(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
+    """Fit a temperature on all rows, and return it with the expected calibration errors before and after scaling.
 
-    temperature: float
-    error_before: float
-    error_after: float
-
-
-def calibrate(logits: np.ndarray, labels: np.ndarray) -> Calibration | None:
-    """Fit a temperature on all rows, None if they are fewer than `MIN_CALIBRATION_ROWS`.
-
-    Each half of the rows is scaled by the temperature of the other half for `error_after`.
+    Each half of the rows is scaled by the temperature of the other half for the error after scaling.
 
     Args:
         logits: [N, classes], of rows that the model was not trained on.
         labels: [N], class ids.
     """
-    if len(labels) < MIN_CALIBRATION_ROWS:
-        return None
     halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
     scaled = np.empty(logits.shape)
     for half, other in (halves, halves[::-1]):
         scaled[half] = logits[half] / fit_temperature(logits[other], labels[other])
-    errors = calibration_error(logits, labels), calibration_error(scaled, labels)
-    return Calibration(fit_temperature(logits, labels), *errors)
+    return fit_temperature(logits, labels), calibration_error(logits, labels), calibration_error(scaled, labels)
 
 
 def accuracy_interval(right: int, rows: int, inflation: float = 1.0) -> tuple[float, float]:

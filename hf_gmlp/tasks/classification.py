@@ -1,7 +1,6 @@
 """Class weights, early stopping and the report, for the classification of texts and of images."""
 
 import dataclasses
-import json
 import logging
 import math
 import shutil
@@ -9,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas
@@ -17,7 +16,8 @@ import torch
 from accelerate.utils import release_memory
 from datasets import Dataset
 from scipy.special import softmax
-from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support
+from sklearn.metrics import classification_report, log_loss
+from sklearn.utils.multiclass import unique_labels
 from torch import nn
 from torch.nn import functional as F
 from transformers import (
@@ -29,10 +29,9 @@ from transformers import (
 )
 from transformers.modeling_outputs import ModelOutput
 
-from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
+from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, rows_by_class
 from ..errors import InputError
 from ..metrics.calibration import (
-    CROSS_VALIDATED,
     MIN_CALIBRATION_ROWS,
     MIN_SCORE_ROWS,
     Comparison,
@@ -58,27 +57,20 @@ MAX_MATRIX_CLASSES = 200
 class ClassificationArguments(DataArguments):
     """Flags that the classification of texts and of images share."""
 
-    class_weights: str | None = flag("balanced: weight each class in the loss by the inverse of its number of rows.")
+    ignore_mismatched_sizes: bool = flag("Give a checkpoint a new classifier if its classes are others.", False)
+    class_weights: Literal["balanced"] | None = flag("Weight classes in the loss by the inverse of their frequency.")
     min_train_steps: int | None = flag(
         "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"
     )
     early_stopping_patience: int | None = flag(
-        "Stop after this many evaluations without a better one (by --metric_for_best_model); 0: never.",
+        "Stop after this many evaluations without one that is better by 0.001 (in --metric_for_best_model); 0: never.",
         interval="[0, inf)",
-    )
-    early_stopping_threshold: float = flag(
-        "How much better an evaluation must be to count for --early_stopping_patience.", 0.001, interval="[0, inf)"
     )
     calibrate: bool = flag(
         "Divide the trained classifier by a temperature, so that its probabilities are as high as its accuracy on rows "
         "that it was not trained on. Needs 100 of them, and one class per row.",
         False,
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.class_weights not in (None, "balanced"):
-            raise ValueError(f"--class_weights must be balanced, or left out, got {self.class_weights}.")
 
     def lengthen(self, args: RunArguments, rows: int):
         """Raise `args.num_train_epochs` to the number that --min_train_steps needs with this many training rows."""
@@ -97,21 +89,13 @@ class ClassificationArguments(DataArguments):
         if not args.load_best_model_at_end:
             raise InputError("--early_stopping_patience needs --load_best_model_at_end and --eval_strategy steps.")
         args.restore_callback_states_from_checkpoint = True
-        # The loss of a regression depends on the unit of its numbers.
-        threshold = 0.0 if problem_type == REGRESSION else self.early_stopping_threshold
+        # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
+        threshold = 0.0 if problem_type == REGRESSION else 0.001
         return [EarlyStoppingCallback(self.early_stopping_patience, threshold)]
-
-
-def check_evaluation(args: TrainingArguments):
-    """Raise an InputError now for a flag of Trainer that would only fail in the evaluation after training."""
-    if not args.eval_do_concat_batches:
-        raise InputError("--eval_do_concat_batches false leaves nothing to compute metrics on: leave it out.")
 
 
 def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:
     """Return a weight for each class, inversely proportional to its number of rows, with a mean of 1 over the rows."""
-    if config.problem_type != ONE_CLASS:
-        raise InputError("--class_weights is only for data with one class per row: leave it out.")
     rows = torch.tensor(labels)
     counts = rows.sum(0) if rows.ndim == 2 else torch.bincount(rows, minlength=config.num_labels)
     # Classes of the checkpoint that are absent from the data have a weight of 0.
@@ -182,115 +166,159 @@ class Evaluation:
         labels: [N], class ids or numbers, or [N, classes] of 0 and 1.
         rows: The columns of eval_predictions.csv that precede label and prediction.
         baseline: [N], the class ids that tf-idf with logistic regression predicts, trained on the same rows, if known.
-        is_cross_validated: Whether each row was predicted by one of several models that were trained on other rows.
-        calibration: A sentence on the probabilities.
+        inflation: Factor of the variance of a score: `CROSS_VALIDATED` if each row was predicted by one of several
+            models that were trained on other rows.
+        conclusion: The result in a few sentences.
     """
 
     logits: np.ndarray
     labels: np.ndarray
     rows: pandas.DataFrame
     baseline: np.ndarray | None = None
-    is_cross_validated: bool = False
-    calibration: str = ""
-
-    def inflation(self) -> float:
-        """Return the factor of the variance of a score."""
-        return CROSS_VALIDATED if self.is_cross_validated else 1.0
+    inflation: float = 1.0
+    conclusion: str = ""
 
     def facts(self, problem_type: str) -> tuple[list[str], Comparison | None]:
         """Return sentences on the score, and the comparison with the baseline of a model with one class per row."""
         labels, count, values = self.labels, len(self.labels), predicted(self.logits, problem_type)
-        how, comparison = "Cross-validated" if self.is_cross_validated else "On held-out rows", None
+        how, comparison = "On held-out rows" if self.inflation == 1 else "Cross-validated", None
         sentences: list[str] = []
         if problem_type == REGRESSION:
             if count > 3:
                 sentences.append(f"{how}: correlation (Pearson) {correlation_in_words(values, labels)}.")
         else:
             right = (values == labels).reshape(count, -1).all(axis=1)
-            sentences.append(f"{how}: accuracy {accuracy_in_words(int(right.sum()), count, self.inflation())}.")
+            sentences.append(f"{how}: accuracy {accuracy_in_words(int(right.sum()), count, self.inflation)}.")
         if problem_type == ONE_CLASS:
             name = "always the most frequent class" if self.baseline is None else "tf-idf with logistic regression"
             baseline_right = labels == (np.bincount(labels).argmax() if self.baseline is None else self.baseline)
-            comparison = compare(right, baseline_right, self.inflation())
+            comparison = compare(right, baseline_right, self.inflation)
             sentences.append(f"The baseline ({name}) has {baseline_right.mean():.3f}: {comparison}.")
         if count < MIN_SCORE_ROWS:
             sentences.append(f"{count} rows are too few to tell much.")
-        return [*sentences, self.calibration], comparison
+        return sentences, comparison
 
 
 def finish_evaluation(trainer: GMLPTrainer, evaluation: Evaluation, calibrate: bool) -> dict[str, float]:
-    """Calibrate and save the model, write the report, and return the metrics, which replace those of the training.
+    """Save the calibrated model, write the report, and return the metrics, which replace those of the training.
 
     Args:
         trainer: The finished run, whose `compute_metrics` is a `KeptEvaluation`.
         calibrate: Whether to divide the classifier by a temperature.
     """
-    config, kept = trainer.model.config, cast(KeptEvaluation, trainer.compute_metrics)
-    if calibrate:
-        calibrate_classifier(getattr(trainer.model, "classifier", None), evaluation)
+    config, kept, state = trainer.model.config, cast(KeptEvaluation, trainer.compute_metrics), trainer.state
+    calibration = calibrate_classifier(getattr(trainer.model, "classifier", None), evaluation) if calibrate else ""
+    # A classifier on frozen embeddings, which is trained without steps, is not saved before.
+    if calibrate or (trainer.args.do_train and not state.global_step):
         trainer.save_model(_internal_call=True)
     labels, count = evaluation.labels, len(evaluation.labels)
     metrics = kept.compute(EvalPrediction(evaluation.logits, labels)) | {"samples": count}
     if config.problem_type == ONE_CLASS:
         metrics["loss"] = log_loss(labels, softmax(evaluation.logits, axis=-1), labels=range(config.num_labels))
     if "accuracy" in metrics:
-        interval = accuracy_interval(round(metrics["accuracy"] * count), count, evaluation.inflation())
+        interval = accuracy_interval(round(metrics["accuracy"] * count), count, evaluation.inflation)
         metrics["accuracy_low"], metrics["accuracy_high"] = interval
     results = {f"eval_{name}": value for name, value in metrics.items()}
     trainer.results |= results
     if evaluation.baseline is not None:
         scores = kept.compute(EvalPrediction(np.eye(config.num_labels)[evaluation.baseline], labels))
         results |= {f"baseline_{name}": value for name, value in scores.items()}
+    sentences, comparison = evaluation.facts(config.problem_type)
+    sentences += filter(None, [calibration])
+    trainer.card["scores"] = " ".join(sentences)
+    advice = ["label more rows"]
+    if comparison is not None and state.global_step and not (comparison.is_certain and comparison.difference > 0):
+        advice.insert(0, "start from a sentence encoder (docs/choosing.md)")
+    if state.best_global_step and state.best_global_step == state.global_step:
+        advice.insert(0, "train longer (--min_train_steps), since the last evaluation was the best one")
+    evaluation.conclusion = "\n".join([*sentences, f"To improve: {'; '.join(advice)}."])
     if trainer.is_world_process_zero():
-        trainer.card["scores"] = " ".join(evaluation.facts(config.problem_type)[0]).strip()
         write_report(trainer, evaluation)
     return results
 
 
-def calibrate_classifier(classifier: nn.Module | None, evaluation: Evaluation):
+def calibrate_classifier(classifier: nn.Module | None, evaluation: Evaluation) -> str:
     """Divide the weight and bias of a classifier, and the logits of the evaluation, by a fitted temperature.
 
     Pipelines, exports and other code then have calibrated probabilities. Which class has the largest one stays the
-    same. `evaluation.calibration` says by how much the expected calibration error falls, or why nothing was done.
+    same.
+
+    Returns:
+        By how much the expected calibration error falls, or why nothing was done; "" for a model without classes.
     """
     if not isinstance(classifier, nn.Linear) or evaluation.logits.shape[1] < 2 or evaluation.labels.ndim > 1:
-        return
-    calibration = calibrate(evaluation.logits, evaluation.labels)
-    if calibration is None:
-        needed = f"calibration needs {MIN_CALIBRATION_ROWS} rows"
-        evaluation.calibration = f"The probabilities are not calibrated, and may be too high: {needed}."
-        return
+        return ""
+    if len(evaluation.labels) < MIN_CALIBRATION_ROWS:
+        return f"The probabilities are not calibrated, and may be too high: this needs {MIN_CALIBRATION_ROWS} rows."
+    temperature, error_before, error_after = calibrate(evaluation.logits, evaluation.labels)
     with torch.no_grad():
         for weight in classifier.parameters():
-            weight.div_(calibration.temperature)
-    evaluation.logits = evaluation.logits / calibration.temperature
-    evaluation.calibration = (
-        f"The expected calibration error of the probabilities is {calibration.error_after:.3f} with the temperature "
-        f"{calibration.temperature:.2f}, measured on other rows than it was fitted to ({calibration.error_before:.3f} "
-        "without it)."
+            weight.div_(temperature)
+    evaluation.logits = evaluation.logits / temperature
+    return (
+        f"The expected calibration error of the probabilities is {error_after:.3f} with the temperature "
+        f"{temperature:.2f}, measured on other rows than it was fitted to ({error_before:.3f} without it)."
     )
 
 
+def write_report(trainer: GMLPTrainer, evaluation: Evaluation):
+    """Write eval_predictions.csv, and for classes write and print report.txt: precision, recall, F1 and support of each
+    class, the most frequent confusions, and the conclusion. The F1 scores are added to the model card.
+    """
+    config, folder, labels = trainer.model.config, Path(trainer.args.output_dir), evaluation.labels
+    values, names = predicted(evaluation.logits, config.problem_type), list(config.id2label.values())
+    table = evaluation.rows.assign(label=names_of(labels, config), prediction=names_of(values, config))
+    if config.problem_type == ONE_CLASS:
+        table["probability"] = softmax(evaluation.logits, axis=-1).max(axis=-1).round(4)
+    write_text(folder / "eval_predictions.csv", table.to_csv(index=False, lineterminator="\n"))
+    if config.problem_type == REGRESSION:
+        return
+    # Like the metric F1, the mean of the report leaves out classes that are neither in the data nor predicted.
+    present = unique_labels(labels, values) if config.problem_type == ONE_CLASS else np.arange(len(names))
+    options: dict[str, Any] = {"labels": present, "zero_division": 0}
+    report = classification_report(labels, values, target_names=[names[i] for i in present], digits=3, **options)
+    # Without names, the keys are class ids, so that no class has the name of an average.
+    scores = classification_report(labels, values, output_dict=True, **options)
+    f1 = {names[i]: scores[str(i)]["f1-score"] for i in present}
+    trainer.results |= {f"F1, {average}": scores[average]["f1-score"] for average in ("macro avg", "weighted avg")}
+    texts, printed = [report], report
+    wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
+    if config.problem_type == ONE_CLASS and len(wrong):
+        texts.append(f"Most frequent confusions: label, prediction, rows\n{wrong.to_string(header=False)}\n")
+    write_text(folder / "report.txt", "\n".join([*texts, evaluation.conclusion, ""]))
+    if len(present) > MAX_PRINTED_CLASSES:
+        header, _, *lines = report.splitlines()
+        worst = [lines[row] for row in np.argsort([*f1.values()], kind="stable")[:10]]
+        printed = "\n".join([header, *worst, *lines[len(present) :], ""])
+        print("\nThe ten classes with the lowest F1, and the averages over all:", end="")
+    else:
+        trainer.results |= {f"F1 of {name}": value for name, value in f1.items()}
+    print(f"\n{printed}\nMore in {folder}: report.txt, eval_predictions.csv")
+
+
 def conclude(trainer: GMLPTrainer, evaluation: Evaluation):
-    """Print the result in a few sentences, with what to try next, and plot the confusion matrix."""
-    config, state = trainer.model.config, trainer.state
-    sentences, comparison = evaluation.facts(config.problem_type)
-    advice = []
-    if state.best_global_step and state.best_global_step == state.global_step:
-        advice.append("train longer (--min_train_steps), since the last evaluation was the best one")
-    if comparison is not None and state.global_step and not (comparison.is_certain and comparison.difference > 0):
-        advice.append("start from a sentence encoder (docs/choosing.md)")
-    print("", *filter(None, sentences), f"To improve: {'; '.join([*advice, 'label more rows'])}.", sep="\n")
-    # After everything else is written, since a picture must not cost a run.
-    if config.problem_type == ONE_CLASS and config.num_labels <= MAX_MATRIX_CLASSES and find_spec("matplotlib"):
-        plot_confusion(evaluation, config, Path(trainer.args.output_dir, "confusion_matrix.png"))
+    """Print the conclusion, and plot a confusion matrix with the names of the classes at its sides."""
+    print(f"\n{evaluation.conclusion}")
+    config = trainer.model.config
+    if config.problem_type != ONE_CLASS or config.num_labels > MAX_MATRIX_CLASSES or find_spec("matplotlib") is None:
+        return
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    size, values = 3 + 0.25 * config.num_labels, predicted(evaluation.logits, config.problem_type)
+    figure = Figure((size + 1, size), layout="constrained")
+    options: dict[str, Any] = {"labels": range(config.num_labels), "cmap": "Blues", "xticks_rotation": "vertical"}
+    # Between two dollar signs, matplotlib would read mathematics.
+    options["display_labels"] = [name.replace("$", r"\$") for name in config.id2label.values()]
+    options |= {"include_values": config.num_labels <= MAX_PRINTED_CLASSES, "ax": figure.subplots()}
+    ConfusionMatrixDisplay.from_predictions(evaluation.labels, values, **options)
+    figure.savefig(Path(trainer.args.output_dir, "confusion_matrix.png"))
 
 
 def fold_numbers(labels: list, folds: int) -> np.ndarray:
     """Return a fold [N] for each row, from 0, with the same fraction of each class, or of each range of numbers."""
-    rows = sorted(np.random.default_rng(0).permutation(len(labels)), key=labels.__getitem__)
     numbers = np.empty(len(labels), dtype=int)
-    numbers[rows] = np.arange(len(labels)) % folds
+    numbers[rows_by_class(labels)] = np.arange(len(labels)) % folds
     return numbers
 
 
@@ -330,70 +358,3 @@ class StopAfter(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_training_stop |= state.global_step >= self.steps
-
-
-def write_report(trainer: GMLPTrainer, evaluation: Evaluation):
-    """Write predictions, and for classes print and write the report.
-
-    The output folder then has eval_predictions.csv; report.txt with precision, recall, F1 and support of each class and
-    the confusion matrix; report.json; and confusion_matrix.png, if matplotlib is installed. The F1 scores are added to
-    the model card.
-    """
-    config, folder, labels = trainer.model.config, Path(trainer.args.output_dir), evaluation.labels
-    values, names = predicted(evaluation.logits, config.problem_type), list(config.id2label.values())
-    table = evaluation.rows.assign(label=names_of(labels, config), prediction=names_of(values, config))
-    if config.problem_type == ONE_CLASS:
-        table["probability"] = softmax(evaluation.logits, axis=-1).max(axis=-1).round(4)
-    write_text(folder / "eval_predictions.csv", table.to_csv(index=False, lineterminator="\n"))
-    if config.problem_type == REGRESSION:
-        return
-    # Like the metric F1, the mean of the report leaves out classes that are neither in the data nor predicted.
-    present = np.union1d(labels, values) if config.problem_type == ONE_CLASS else np.arange(len(names))
-    averages = [] if config.problem_type == ONE_CLASS else ["micro"]
-    averages += ["macro", "weighted"]
-    options: dict[str, Any] = {"labels": present, "zero_division": 0}
-    parts: list = [np.transpose(precision_recall_fscore_support(labels, values, **options))]
-    for average in averages:
-        *means, _ = precision_recall_fscore_support(labels, values, average=average, **options)
-        parts.append([[*means, parts[0][:, 3].sum()]])
-    index = [*(names[number] for number in present), *(f"{average} avg" for average in averages)]
-    scores = pandas.DataFrame(np.concatenate(parts), index, ["precision", "recall", "f1-score", "support"])
-    scores["support"] = scores["support"].astype(int)
-    texts = [scores.round(3).to_string()]
-    wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
-    if config.problem_type == ONE_CLASS and len(wrong):
-        texts.append("Most frequent confusions: label, prediction, rows\n" + wrong.to_string(header=False))
-    report: dict[str, Any] = {"scores": scores.reset_index(names="name").to_dict("records")}
-    if config.problem_type == ONE_CLASS and len(names) <= MAX_MATRIX_CLASSES:
-        report["confusion_matrix"] = confusion_matrix(labels, values, labels=range(len(names))).tolist()
-        numbered = [f"{number} {name}" for number, name in enumerate(names)]
-        matrix = pandas.DataFrame(report["confusion_matrix"], numbered, range(len(names))).to_string()
-        texts.append(f"Confusion matrix: a row for each label, a column for each prediction\n{matrix}")
-    write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
-    write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
-    classes, means, printed = scores[: len(present)], scores[len(present) :], texts[0]
-    trainer.results |= {f"F1, {name} avg": float(value) for name, value in zip(averages, means["f1-score"])}
-    if len(present) > MAX_PRINTED_CLASSES:
-        worst = pandas.concat([classes.sort_values("f1-score", kind="stable")[:10], means])
-        printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
-    else:
-        trainer.results |= {f"F1 of {name}": float(value) for name, value in classes["f1-score"].items()}
-    print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    if "tensorboard" in trainer.args.report_to:
-        trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
-
-
-def plot_confusion(evaluation: Evaluation, config: PreTrainedConfig, path: Path):
-    """Plot a confusion matrix with the names of the classes at its sides."""
-    from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay
-
-    names, values = list(config.id2label.values()), predicted(evaluation.logits, config.problem_type)
-    matrix = confusion_matrix(evaluation.labels, values, labels=range(len(names)))
-    size = 3 + 0.25 * len(matrix)
-    figure = Figure((size + 1, size), layout="constrained")
-    # Between two dollar signs, matplotlib would read mathematics.
-    display = ConfusionMatrixDisplay(matrix, display_labels=[name.replace("$", r"\$") for name in names])
-    with_numbers = len(matrix) <= MAX_PRINTED_CLASSES
-    display.plot(ax=figure.subplots(), cmap="Blues", xticks_rotation="vertical", include_values=with_numbers)
-    figure.savefig(path)

@@ -3,7 +3,6 @@
     hf-gmlp run clm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
 This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_clm.py.
-Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 from dataclasses import dataclass
@@ -86,13 +85,12 @@ def main():
 
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
-    words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = open_ended(build_tokenizer(model_args, training_args, words, max_length=length, config=config))
+    documents = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = open_ended(build_tokenizer(model_args, training_args, documents, max_length=length, config=config))
     options = {"causal": True, "seed": seed, "access": access}
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
     num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
-    description = data_args.description(train_dataset, eval_dataset, length)
 
     model = build_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
     check_causal(model)
@@ -112,6 +110,6 @@ def main():
         compute_metrics=LanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("loss", "perplexity", "accuracy", "bits_per_byte"),
-        card=data_args.card_facts(model_args, description),
+        card=data_args.card_facts(model_args, f"{data_args.data_name()}, in sequences of up to {length} tokens"),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

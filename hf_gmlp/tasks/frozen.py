@@ -13,7 +13,7 @@ from datasets import Dataset
 from scipy.special import log_expit, log_softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.utils.data import DataLoader
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from ..errors import InputError
@@ -38,36 +38,30 @@ class Classifier(NamedTuple):
     strength: float  # C of logistic regression, the inverse of alpha of ridge regression
 
 
-def is_encoder(config: PreTrainedConfig) -> bool:
-    """Return whether a checkpoint has trained sentence embeddings: a text model that was saved without a head."""
-    return "GMLPModel" in (config.architectures or ())
-
-
-def should_freeze(config: PreTrainedConfig, labels: Labels, rows: Dataset, fine_tune: bool | None) -> bool:
+def should_freeze(has_embeddings: bool, labels: Labels, rows: Dataset, fine_tune: bool | None) -> bool:
     """Return whether to train only the classifier, and log why.
 
     Args:
-        config: The config of the checkpoint.
+        has_embeddings: Whether the checkpoint has trained sentence embeddings.
         rows: The training rows, with the column "labels".
         fine_tune: The user's choice. By default, it depends on the checkpoint and the number of rows.
 
     Raises:
         InputError: If the user's choice is impossible.
     """
-    pairs = "sentence2" in rows.column_names
     soft = labels.problem_type == ONE_CLASS and isinstance(rows["labels"][0], list)
-    if fine_tune is False and (not is_encoder(config) or soft):
-        reason = "labels that are probabilities" if soft else "a model without trained sentence embeddings"
-        raise InputError(f"--fine_tune false does not work with {reason}: leave it out.")
-    per_class = len(rows) / max(1, len(labels.names or ()))
-    few = len(rows) <= MAX_ROWS and per_class <= MAX_ROWS_PER_CLASS
-    freeze = is_encoder(config) and not soft and (not pairs and few if fine_tune is None else not fine_tune)
-    if freeze:
-        logger.info(
-            "Few rows: all of them train a classifier on frozen embeddings, with cross-validation (all weights: "
-            "--fine_tune true)"
+    if fine_tune is False and (not has_embeddings or soft):
+        raise InputError(
+            "--fine_tune false needs a checkpoint with trained sentence embeddings, and labels that are not "
+            "probabilities: leave it out."
         )
-    return freeze
+    few = len(rows) <= min(MAX_ROWS, MAX_ROWS_PER_CLASS * max(1, len(labels.names or ())))
+    if fine_tune is None:
+        fine_tune = not few or soft or "sentence2" in rows.column_names
+    if fine_tune or not has_embeddings:
+        return False
+    logger.info("All %d rows train a classifier on frozen embeddings (--fine_tune true: train all weights)", len(rows))
+    return True
 
 
 @torch.no_grad()
@@ -102,9 +96,7 @@ def fit_classifier(
         loss = _loss(logits, labels, problem_type)
         if loss < best_loss:
             best, best_loss, best_strength = logits, loss, strength
-    logger.info(
-        "Regularization: strength %g, of %s the best in cross-validation", best_strength, ", ".join(map(str, STRENGTHS))
-    )
+    logger.info("Regularization: strength %g is the best of %s in cross-validation", best_strength, STRENGTHS)
     return Classifier(*_solve(inputs, labels, problem_type, outputs, best_strength, balanced), best, best_strength)
 
 
@@ -118,18 +110,13 @@ def _solve(
     options = {"C": strength, "class_weight": "balanced" if balanced else None, "max_iter": 1000}
     weight, bias = np.zeros((outputs, inputs.shape[1])), np.zeros(outputs)
     if problem_type == CLASSES:
-        for number, column in enumerate(labels.T):
-            if 0 < column.sum() < len(column):
-                model = LogisticRegression(**options).fit(inputs, column)
-                weight[number], bias[number] = model.coef_[0], model.intercept_[0]
-            else:
-                # Laplace's rule of succession for a class that all rows have, or none.
-                bias[number] = np.log((column.sum() + 1) / (len(column) - column.sum() + 1))
-        return weight, bias
+        columns = labels.T.astype(int)
+        pairs, biases = zip(*(_solve(inputs, column, ONE_CLASS, 2, strength, balanced) for column in columns))
+        return np.stack([pair[1] - pair[0] for pair in pairs]), np.array([pair[1] - pair[0] for pair in biases])
     classes = np.unique(labels)
     if len(classes) == 1:
-        bias[classes] = np.log(100)
-        return weight, bias
+        # Laplace's rule of succession.
+        return weight, np.log(np.bincount(labels, minlength=outputs) + 1.0)
     model = LogisticRegression(**options).fit(inputs, labels)
     coefficients, intercepts = model.coef_, model.intercept_
     if len(classes) == 2:

@@ -4,9 +4,8 @@
     hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir out
     hf-gmlp classify --model_name_or_path my-gmlp --train_file tickets.csv --label_column_name category --output_dir out
 
-The last command is for your own texts: it uses recipes/classify.yaml, holds out a tenth of the rows, and compares with
-tf-idf. The flags have the names of transformers' own run_glue.py. Recipes (YAML files of flags) may come first; flags
-override them, and later recipes override earlier ones.
+The last command is for your own texts: it uses recipes/classify.yaml, and compares with tf-idf. The flags have the
+names of transformers' own run_glue.py.
 """
 
 import logging
@@ -16,12 +15,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas
 import torch
 from datasets import Dataset, concatenate_datasets
 from pyarrow.compute import list_value_length
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.pipeline import make_pipeline
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -43,8 +47,6 @@ from ..data.labels import (
     trained_labels,
 )
 from ..data.sentences import (
-    KNOWN_TEXT_COLUMNS,
-    LABEL_COLUMNS,
     TEXT_COLUMNS,
     blank_rows,
     check_text_columns,
@@ -58,7 +60,7 @@ from ..data.sentences import (
 )
 from ..errors import InputError, first_line
 from ..metrics import load_metric
-from ..metrics.calibration import MIN_SCORE_ROWS, accuracy_in_words
+from ..metrics.calibration import CROSS_VALIDATED, MIN_SCORE_ROWS, accuracy_in_words
 from ..tokenizer import padding_for
 from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
@@ -70,7 +72,6 @@ from .classification import (
     Evaluation,
     KeptEvaluation,
     balanced_weights,
-    check_evaluation,
     conclude,
     cross_validate,
     finish_evaluation,
@@ -86,9 +87,6 @@ logger = logging.getLogger(__name__)
 
 
 HEAD = "ForSequenceClassification"
-GLUE = "nyu-mll/glue"
-
-
 # Metrics of hf_gmlp/metrics for data outside GLUE, by problem type.
 METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
 
@@ -101,12 +99,12 @@ class Task:
     # The names of the labels 0, 1, ...; None for a task that predicts numbers.
     labels: tuple[str, ...] | None
     metrics: tuple[str, ...]
-    validations: tuple[str, ...] = ("validation",)
-    tests: tuple[str, ...] = ("test",)
+    # The endings of the names of the validation and test splits.
+    parts: tuple[str, ...] = ("",)
 
-    def splits(self, kind: str) -> tuple[str, ...]:
+    def splits(self, kind: str) -> list[str]:
         """Return the names of the "train", "validation" or "test" splits."""
-        return {"validation": self.validations, "test": self.tests}.get(kind, (kind,))
+        return [kind] if kind == "train" else [f"{kind}{part}" for part in self.parts]
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -117,8 +115,7 @@ TASKS = {
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
         ("accuracy",),
-        validations=("validation_matched", "validation_mismatched"),
-        tests=("test_matched", "test_mismatched"),
+        ("_matched", "_mismatched"),
     ),
     "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy")),
     "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",)),
@@ -131,24 +128,12 @@ TASKS = {
 
 
 @dataclass
-class SentenceModelArguments(ModelArguments):
-    """The sentence classifier to start from."""
-
-    ignore_mismatched_sizes: bool = flag(
-        "Give the checkpoint a new classifier if it was trained for other classes.", False
-    )
-
-
-@dataclass
 class GlueArguments(ClassificationArguments, LabeledTextArguments):
     """The sentences to classify."""
 
-    task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
+    task_name: Literal["cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"] | None = flag("GLUE task.")
     validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
     test_file: list[str] | None = flag("Files to predict labels for; for MNLI, the matched one first.")
-    train_split_name: str | None = flag("Split of the dataset to train on.")
-    validation_split_name: str | None = flag("Split of the dataset to evaluate on.")
-    test_split_name: str | None = flag("Split of the dataset to predict labels for.")
     train_val_split: float = flag(
         "Fraction of each class to hold out if there are no validation data.", 0.1, interval="(0, 1)"
     )
@@ -169,8 +154,6 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
         "default 5 with --calibrate, if fewer than 200 rows are held out and it takes at most ten minutes.",
         interval="[0, inf)",
     )
-    shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
-    shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
     # The shortest sequence of a pair is [CLS] A [SEP] B [SEP].
     max_seq_length: int | None = flag(
         "Tokens per text or pair; by default 128 for GLUE's tasks and 512 for others, or the model's n if smaller.",
@@ -179,19 +162,16 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.task_name is not None and self.task_name.lower() not in TASKS:
-            raise ValueError(f"GLUE has no task {self.task_name!r}: --task_name must be one of {', '.join(TASKS)}.")
         task = self.task()
         if task is not None and self.do_regression not in (None, task.labels is None):
             raise ValueError(f"--do_regression does not fit --task_name {self.task_name}: leave it out.")
-        for split in self.files():
-            if getattr(self, f"{split}_split_name"):
-                raise ValueError(f"--{split}_split_name is for a dataset on the Hub, not for files: leave it out.")
         check_text_columns(self.text_column_names or [])
+        if task is not None and self.dataset_name is None and not self.files():
+            self.dataset_name, self.dataset_config_name = "nyu-mll/glue", self.task_name
 
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
-        return None if self.task_name is None else TASKS[self.task_name.lower()]
+        return None if self.task_name is None else TASKS[self.task_name]
 
     def folds(self, trainer: GMLPTrainer, runtime: float, held_out: int) -> int:
         """Return the number of folds of the cross-validation after a run, 0 for none.
@@ -207,17 +187,10 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
         if held_out >= MIN_SCORE_ROWS or trainer.args.world_size > 1:
             return 0
         if minutes > 10:
-            words = "%d held-out rows are few: --cross_validation 5 would score all rows, in about %.0f minutes"
-            logger.warning(words, held_out, minutes)
+            advice = "%d held-out rows are few: --cross_validation 5 would score all rows, in about %.0f minutes"
+            logger.warning(advice, held_out, minutes)
             return 0
-        return 5
-
-    def data_name(self) -> str:
-        name = super().data_name()
-        return name if self.task_name is None else f"{name} ({self.task_name})" if name else f"GLUE {self.task_name}"
-
-    def dataset_id(self) -> str | None:
-        return super().dataset_id() if self.files() or self.dataset_name is not None else "nyu-mll/glue"
+        return FOLDS
 
 
 def load_sentences(
@@ -225,31 +198,36 @@ def load_sentences(
     kinds: Sequence[str] = ("train", "validation"),
     *,
     trained: Labels | None = None,
+    has_embeddings: bool = False,
     access: Access = Access(),
-) -> tuple[dict[str, Dataset], Labels, dict[str, object]]:
+) -> tuple[dict[str, Dataset], Labels, dict[str, object], bool]:
     """Read a GLUE task, a dataset on the Hub, or files.
 
     The labels are those of the task, else those in the training files, which are always read, else those of the
-    checkpoint. Validation data that are needed but not named are held out of the training files; the column "row" is
-    then the number of a row there.
+    checkpoint. Validation data that are needed but missing are held out of the training data, unless all rows train a
+    classifier on frozen embeddings; the column "row" is then the number of a row there.
 
     Args:
         kinds: The data needed: "train", "validation" and "test".
         trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones.
+        has_embeddings: Whether the checkpoint has trained sentence embeddings.
 
     Returns:
         The splits, such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
-        "labels"; what the labels are; and the names of the columns in the data, for the config of the model.
+        "labels"; what the labels are; the names of the columns in the data, for the config of the model; and whether
+        all training rows train a classifier on frozen embeddings (`should_freeze`).
 
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
     """
     task, train = arguments.task(), "train" in kinds
     read = kinds if train or not arguments.train_file else ["train", *kinds]
-    split_names = {kind: task.splits(kind) if task else (kind,) for kind in read}
-    has_training_files = train and arguments.train_file and not arguments.validation_file
-    holds_out = has_training_files and split_names.pop("validation", None) is not None
-    splits = (_read_files if arguments.files() else _read_hub)(arguments, split_names, access)
+    split_names = {kind: task.splits(kind) if task else [kind] for kind in read}
+    splits = _read(arguments, split_names, access)
+    missing = [kind for kind in read if not splits.keys() & set(split_names[kind])]
+    holds_out = train and missing == ["validation"]
+    if missing and not holds_out:
+        raise InputError(f"There are no {missing[0]} data: pass --{missing[0]}_file, or a dataset with that split.")
     names = next(iter(splits.values())).column_names
     label_column = arguments.label_column_name or find_label_column(names)
     columns = find_text_columns(names, label_column, arguments.text_column_names or (task.columns if task else None))
@@ -270,7 +248,10 @@ def load_sentences(
         train=train,
         do_regression=arguments.do_regression,
     )
-    if holds_out:
+    limits = arguments.max_samples()
+    rows = splits["train"].take(min(limits["train"] or len(splits["train"]), len(splits["train"]))) if train else None
+    freeze = train and should_freeze(has_embeddings, labels, rows, arguments.fine_tune)
+    if holds_out and not freeze:
         if labels.problem_type == ONE_CLASS and isinstance(splits["train"]["labels"][0], list):
             raise InputError("Probabilities cannot be held out: pass --validation_file with class names.")
         splits["train"], splits["validation"] = hold_out_rows(splits["train"], arguments.train_val_split)
@@ -281,48 +262,31 @@ def load_sentences(
         check_texts(dataset, columns)
         if blank := blank_rows(dataset):
             logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
-        if split == "train" and arguments.shuffle_train_dataset:
-            dataset = dataset.shuffle(seed=arguments.shuffle_seed)
         # Rows are left out only after the labels are collected, so that no class is missing.
-        limit = arguments.max_samples()[split.partition("_")[0]]
+        limit = limits[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
         if limit is not None and labels.names and "labels" in dataset.column_names:
             present, kept = (len(set(map(str, rows["labels"]))) for rows in (dataset, splits[split]))
             if kept == 1 < present:
                 logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)
-    return splits, labels, {"text_columns": list(columns), "label_column": label_column}
+    return splits, labels, {"text_columns": list(columns), "label_column": label_column}, freeze
 
 
-def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
-    """Read the files of each kind. If a task has several splits of a kind, there is a file for each."""
+def _read(arguments: GlueArguments, names: dict[str, list[str]], access: Access) -> dict[str, Dataset]:
+    """Return the named splits of each kind that exist. If a kind has several splits, each has a file of its own."""
+    if not arguments.files():
+        name, config_name = arguments.dataset_name, arguments.dataset_config_name
+        loaded = load_data(dataset_name=name, dataset_config_name=config_name, access=access)
+        return {split: loaded[split] for splits in names.values() for split in splits if split in loaded}
     files: dict[str, list[str]] = {}
     for kind, splits in names.items():
         paths = arguments.files().get(kind, [])
-        if not paths:
-            raise InputError(f"There are no {kind} data: pass --{kind}_file.")
         if len(paths) > len(splits) > 1:
             raise InputError(f"--{kind}_file has {len(paths)} files: pass at most one each for {', '.join(splits)}.")
-        files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
-    text_columns = arguments.text_column_names or [column for columns in KNOWN_TEXT_COLUMNS for column in columns]
-    label_columns = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
-    return dict(load_data(files=files, access=access, text_columns=sorted({*text_columns, *label_columns})))
-
-
-def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
-    name, config_name = arguments.dataset_name, arguments.dataset_config_name
-    if name is None and arguments.task_name is not None:
-        name, config_name = GLUE, arguments.task_name.lower()
-    loaded = load_data(dataset_name=name, dataset_config_name=config_name, access=access)
-    splits: dict[str, Dataset] = {}
-    for kind, default_names in names.items():
-        split_name = getattr(arguments, f"{kind}_split_name")
-        sources = {kind: split_name} if split_name else {split: split for split in default_names}
-        present = {split: loaded[source] for split, source in sources.items() if source in loaded}
-        if not present:
-            advice = f"name one with --{kind}_split_name, or pass files"
-            raise InputError(f"{name} has no split {split_name or kind}, only {', '.join(loaded)}: {advice}.")
-        splits |= present
-    return splits
+        parts = [paths] if len(splits) == 1 else [[path] for path in paths]
+        files |= {split: part for split, part in zip(splits, parts) if part}
+    # All columns are text, since texts may look like numbers.
+    return dict(load_data(files=files, access=access, text_columns=None))
 
 
 def classification_metrics(
@@ -351,18 +315,23 @@ def classification_metrics(
     return compute
 
 
-def baseline_predictions(train: Dataset, rows: Dataset) -> np.ndarray | None:
+def baseline_predictions(
+    train: Dataset, rows: Dataset | None = None, numbers: np.ndarray | None = None
+) -> np.ndarray | None:
     """Train logistic regression on tf-idf of words and pairs of words, and return the class ids [N] that it predicts.
 
-    The datasets have the columns of `load_sentences`. There is no baseline if no word occurs, or a single class.
-    """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
+    There is no baseline if no word occurs, or a single class.
 
+    Args:
+        train: The training rows, in the columns of `load_sentences`.
+        rows: The rows to predict. By default, each training row is predicted by a model of the other folds.
+        numbers: [N], the folds of the training rows.
+    """
     features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model = make_pipeline(features, LogisticRegression(C=10, max_iter=1000))
     try:
+        if rows is None:
+            return cross_val_predict(model, texts(train), train["labels"][:], cv=PredefinedSplit(numbers))
         return model.fit(texts(train), train["labels"][:]).predict(texts(rows))
     except ValueError as error:
         logger.warning("The baseline, tf-idf with logistic regression, cannot be computed: %s", first_line(error))
@@ -386,54 +355,43 @@ def log_estimate(trainer: GMLPTrainer, rows: Dataset):
     )
     # Nearly all of the cost is linear in the number of tokens.
     minutes = seconds * lengths.mean() / lengths[longest].mean() * steps * args.gradient_accumulation_steps / 60
-    # Adam has two numbers for each parameter.
-    memory = "" if sys.platform != "linux" else f", {(peak_memory() + 8 * model.num_parameters()) / 1e9:.1f} GB"
+    memory = ""
+    if sys.platform == "linux":
+        import resource
+
+        # The largest memory of this process so far, and Adam's two numbers for each parameter.
+        num_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 8 * model.num_parameters()
+        memory = f", {num_bytes / 1e9:.1f} GB"
     logger.info("Estimate for training: up to %.1f minutes%s", minutes, memory)
 
 
-def peak_memory() -> int:
-    """Return the largest memory of this process in bytes, on Linux."""
-    import resource
-
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def cross_validated_baseline(rows: Dataset, numbers: np.ndarray) -> np.ndarray | None:
-    """Return the `baseline_predictions` of all rows, each by a model that was trained on the other folds."""
-    predictions = np.empty(len(rows), dtype=int)
-    for fold in range(numbers.max() + 1):
-        train, held_out = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
-        values = baseline_predictions(rows.select(train), rows.select(held_out))
-        if values is None:
-            return None
-        predictions[held_out] = values
-    return predictions
-
-
-def train_frozen(trainer: GMLPTrainer, rows: Dataset, balanced: bool, has_baseline: bool) -> Evaluation:
-    """Train and save only the classifier of a model, on its embeddings of the training rows.
+def train_frozen(trainer: GMLPTrainer, numbers: np.ndarray, balanced: bool) -> np.ndarray:
+    """Train only the classifier of a model, on its embeddings of the training rows.
 
     Args:
         trainer: The run, with the tokenized rows.
-        rows: The training rows, in the columns of `load_sentences`.
+        numbers: [N], the fold of each row.
         balanced: Whether to weight classes by the inverse of their number of rows.
-        has_baseline: Whether to compute the predictions of the baseline.
 
     Returns:
-        The cross-validated predictions.
+        Cross-validated logits, [N, classes].
     """
     config, args, start = trainer.model.config, trainer.args, time.perf_counter()
-    labels, numbers = np.array(rows["labels"]), fold_numbers(rows["labels"][:], FOLDS)
+    labels = np.array(trainer.train_dataset["labels"])
     inputs = embed(trainer.model, trainer.train_dataset, trainer.data_collator, args.per_device_eval_batch_size)
     classifier = fit_classifier(inputs, labels, numbers, config.problem_type, config.num_labels, balanced)
     set_classifier(trainer.model, classifier)
-    trainer.save_model(_internal_call=True)
     method = "ridge" if config.problem_type == REGRESSION else "logistic"
     trainer.hyperparameters = {"trained weights": f"only the classifier, by {method} regression on frozen embeddings"}
     trainer.hyperparameters["inverse regularization strength"] = classifier.strength
     logger.info("Trained in %.1f seconds", time.perf_counter() - start)
-    baseline = cross_validated_baseline(rows, numbers) if has_baseline else None
-    return Evaluation(classifier.logits, labels, visible_columns(rows), baseline, is_cross_validated=True)
+    return classifier.logits
+
+
+def cross_validated(logits: np.ndarray, rows: Dataset, numbers: np.ndarray, has_baseline: bool) -> Evaluation:
+    """Return the evaluation of logits [N, classes], each of a model that was trained on other folds, and a baseline."""
+    baseline = baseline_predictions(rows, numbers=numbers) if has_baseline else None
+    return Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), baseline, CROSS_VALIDATED)
 
 
 def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
@@ -447,9 +405,7 @@ def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
 
 
 def main():
-    types = (SentenceModelArguments, GlueArguments, RunArguments)
-    model_args, data_args, training_args = parse_arguments(types, __doc__)
-    check_evaluation(training_args)
+    model_args, data_args, training_args = parse_arguments((ModelArguments, GlueArguments, RunArguments), __doc__)
     # Check these flags now; the callbacks are made once the labels are known.
     data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
@@ -461,21 +417,19 @@ def main():
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
     kinds = [kind for kind in needed if needed[kind]]
     with training_args.main_process_first(desc="reading"):
-        splits, labels, columns = load_sentences(data_args, kinds, trained=trained_labels(config, HEAD), access=access)
-    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=model_args.ignore_mismatched_sizes)
-    if training_args.label_smoothing_factor and labels.problem_type != ONE_CLASS:
-        raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
+        # A sentence encoder is saved without a head.
+        has_embeddings = "GMLPModel" in (config.architectures or ())
+        options = {"trained": trained_labels(config, HEAD), "has_embeddings": has_embeddings, "access": access}
+        splits, labels, columns, freeze = load_sentences(data_args, kinds, **options)
+    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
+    if (training_args.label_smoothing_factor or data_args.class_weights) and labels.problem_type != ONE_CLASS:
+        raise InputError("--label_smoothing_factor and --class_weights need one class per row: leave them out.")
     metrics = task.metrics if task is not None else METRICS[labels.problem_type]
     loss = None
     if train and data_args.class_weights is not None:
         weights = balanced_weights(splits["train"]["labels"][:], config)
         loss = weighted_loss(training_args.label_smoothing_factor, weights)
     config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
-    freeze = train and should_freeze(config, labels, splits["train"], data_args.fine_tune)
-    if freeze and "row" in splits["train"].column_names:
-        # Cross-validation replaces the held-out rows.
-        rows = concatenate_datasets([splits["train"], splits.pop("validation")])
-        splits["train"] = rows.select(np.argsort(rows["row"]))
     # There is no baseline for a teacher's probabilities.
     has_baseline = data_args.baseline and train and labels.problem_type == ONE_CLASS
     has_baseline = has_baseline and not isinstance(splits["train"]["labels"][0], list)
@@ -525,11 +479,14 @@ def main():
         baseline = baseline_predictions(splits["train"], splits["validation"])
     if baseline is not None:
         right = int((baseline == splits["validation"]["labels"][:]).sum())
-        words = accuracy_in_words(right, len(baseline))
-        logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", words)
+        accuracy = accuracy_in_words(right, len(baseline))
+        logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", accuracy)
     if freeze:
-        evaluation = train_frozen(trainer, splits["train"], data_args.class_weights is not None, has_baseline)
+        numbers = fold_numbers(splits["train"]["labels"][:], FOLDS)
+        logits = train_frozen(trainer, numbers, data_args.class_weights is not None)
         results = trainer.evaluate() if "validation" in splits else {}
+        if "validation" not in splits:
+            evaluation = cross_validated(logits, splits["train"], numbers, has_baseline)
     else:
         if train and checkpoint is None and training_args.device.type == "cpu":
             log_estimate(trainer, datasets["train"])
@@ -542,9 +499,7 @@ def main():
             rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
             numbers = fold_numbers(rows["labels"][:], folds)
             logits = cross_validate(make_trainer, trainer, tokenized, numbers)
-            evaluation = Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), None, True)
-            if baseline is not None:
-                evaluation.baseline = cross_validated_baseline(rows, numbers)
+            evaluation = cross_validated(logits, rows, numbers, baseline is not None)
     if evaluation is not None:
         results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
     for split in tests:

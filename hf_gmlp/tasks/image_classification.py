@@ -4,14 +4,12 @@
     hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
 Here, `photos` has a subfolder for each class, possibly inside folders such as "train" and "test". The flags have the
-names of transformers' own run_image_classification.py. Recipes (YAML files of flags) may come first; flags override
-them, and later recipes override earlier ones.
+names of transformers' own run_image_classification.py.
 """
 
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +30,7 @@ from transformers import (
     TimmWrapperConfig,
 )
 
-from ..data.files import Access, load_data
+from ..data.files import Access, load_data, reading
 from ..data.images import read_folder
 from ..data.labels import ONE_CLASS, Labels, hold_out_rows, number_labels, set_labels, trained_labels
 from ..errors import InputError
@@ -41,7 +39,6 @@ from ..models.configuration_gmlp import as_pair
 from ..processor import decode_image, evaluation_processor, processor_size
 from ..training.arguments import BaseModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model
-from ..training.run_folder import total_batch_size
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
@@ -49,7 +46,6 @@ from .classification import (
     Evaluation,
     KeptEvaluation,
     balanced_weights,
-    check_evaluation,
     conclude,
     finish_evaluation,
     logits_only,
@@ -59,17 +55,7 @@ from .pixels import ImageCollator
 
 logger = logging.getLogger(__name__)
 
-
 HEAD = "ForImageClassification"
-
-
-@dataclass
-class ImageModelArguments(BaseModelArguments):
-    """The image classifier to start from."""
-
-    ignore_mismatched_sizes: bool = flag(
-        "Give the checkpoint a new classifier if it was trained for other classes.", False
-    )
 
 
 @dataclass
@@ -103,10 +89,8 @@ class ImageArguments(ClassificationArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.image_size is not None and len(self.image_size) > 2:
-            raise ValueError(f"--image_size takes one number of pixels, or height and width, got {self.image_size}.")
-        if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
-            raise ValueError(f"--crop_scale takes two fractions, the smaller first, got {self.crop_scale}.")
+        if len(self.image_size or [1]) > 2 or len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
+            raise ValueError("--image_size takes one or two numbers, and --crop_scale two, the smaller one first.")
 
     def files(self) -> dict[str, list[str]]:
         folders = {"train": self.train_dir, "validation": self.validation_dir}
@@ -120,12 +104,6 @@ class ImageArguments(ClassificationArguments):
         """Return the augmentation, for the model card."""
         names = ("crop_scale", "horizontal_flip", "auto_augment", "mixup_alpha", "cutmix_alpha", "switch_prob")
         return {name: getattr(self, name) for name in names}
-
-    def description(self, splits: Mapping[str, Sized], classes: int) -> str:
-        """Return the data in words, for the model card: their name and the number of images."""
-        sizes = {"train": "{:,} training images", "validation": "{:,} held out"}
-        counted = ", ".join(sizes[split].format(len(images)) for split, images in splits.items())
-        return f"{self.data_name()}: {counted}; {classes} classes."
 
 
 def load_images(
@@ -166,11 +144,8 @@ def load_images(
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image: pass --label_column_name.")
     for split, dataset in splits.items():
-        try:
+        with reading([f"The column {image_column!r} of the {split} data"], "images (--image_column_name)"):
             splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
-        except (NotImplementedError, TypeError, ValueError) as error:
-            fault = f"The column {image_column!r} of the {split} data holds neither images nor paths"
-            raise InputError(f"{fault}: name yours with --image_column_name.") from error
     if validate and "validation" not in splits:
         splits["train"], splits["validation"] = hold_out_rows(splits["train"], arguments.train_val_split, seed)
     limits = {"train": (train, arguments.max_train_samples), "validation": (validate, arguments.max_eval_samples)}
@@ -196,7 +171,7 @@ def check_images(splits: Mapping[str, Dataset]):
                 decode_image(image)
 
 
-def build_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
+def build_image_config(arguments: BaseModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
     """Return the config of a checkpoint or preset. The `size` (height and width in pixels) applies to new models."""
     if size is None or arguments.model_name_or_path is not None:
         return build_config(arguments)
@@ -211,7 +186,7 @@ def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = 
 
 
 def build_image_processor(
-    arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
+    arguments: BaseModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:
     """Return the image processor of the checkpoint.
 
@@ -235,7 +210,7 @@ def build_image_processor(
 
 
 def build_image_model(
-    arguments: ImageModelArguments,
+    arguments: BaseModelArguments,
     config: PreTrainedConfig,
     size: tuple[int, int] | None,
     *,
@@ -302,9 +277,7 @@ def accuracies(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def main():
-    dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
-    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    check_evaluation(training_args)
+    model_args, data_args, training_args = parse_arguments((BaseModelArguments, ImageArguments, RunArguments), __doc__)
     callbacks = data_args.callbacks(training_args)
     for folder in filter(None, (data_args.train_dir, data_args.validation_dir)):
         if Path(folder).resolve() in Path(training_args.output_dir).resolve().parents:
@@ -324,26 +297,19 @@ def main():
         )
         if training_args.do_train and training_args.process_index == 0:
             check_images(splits)
-    new_classifier = set_labels(
-        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
-    )
+    train, new_classifier = training_args.do_train, data_args.ignore_mismatched_sizes
+    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=new_classifier)
     train_dataset, eval_dataset, weights = splits.get("train"), splits.get("validation"), None
     if train_dataset is not None:
         if data_args.class_weights is not None:
             weights = balanced_weights(train_dataset["labels"][:], config)
         data_args.lengthen(training_args, len(train_dataset))
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
-        images, batch = len(train_dataset), total_batch_size(training_args)
-        updates = math.ceil(math.ceil(images / batch) * training_args.num_train_epochs)
-        if training_args.max_steps < 1 and updates < 100:
-            words = "%d images are trained on in only %d updates of %d: lower --global_batch_size, or add epochs."
-            logger.warning(words, images, updates, batch)
     size = data_args.size() or image_size(config, processor)
     transform = training_transform(data_args, size, processor.image_mean)
     collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
 
-    options = {"train": training_args.do_train, "new_classifier": new_classifier}
-    model = build_image_model(model_args, config, data_args.size(), **options)
+    model = build_image_model(model_args, config, data_args.size(), train=train, new_classifier=new_classifier)
     if collator.on_device:
         model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
@@ -362,14 +328,14 @@ def main():
         preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,
         metric_names=("loss", "accuracy", *(["top5_accuracy"] if config.num_labels >= 5 else [])),
-        card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),
+        card=data_args.card_facts(model_args),
         hyperparameters=data_args.augmentation(),
     )
     metrics = trainer.train_and_evaluate(checkpoint)
     if eval_dataset is not None:
         files = pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]})
         evaluation = Evaluation(kept.logits, kept.labels, files)
-        metrics |= finish_evaluation(trainer, evaluation, data_args.calibrate and training_args.do_train)
+        metrics |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
     # Trainer's FLOPs count pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)

@@ -1,8 +1,7 @@
 """What masked and causal language modeling share: text as sequences of token ids, padded batches, and metrics."""
 
 import math
-import zlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,55 +45,41 @@ class TextArguments(DataArguments):
         if self.streaming and args.do_train and args.max_steps < 1:
             raise InputError("A stream has no length: set the length of the training with --max_steps.")
 
-    def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
-        """Return the data in words, for the model card."""
-        parts = {"training": train, "evaluation": validation}
-        counts = {name: len(data) if isinstance(data, Sized) else "a stream" for name, data in parts.items() if data}
-        sizes = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        return f"{self.data_name()} in sequences of up to {sequence_length} tokens ({sizes})."
-
 
 def load_texts(
     arguments: TextArguments, *, train: bool = True, validate: bool = True, seed: int = 42, access: Access = Access()
 ) -> dict[str, Dataset | IterableDataset]:
     """Return the documents of "train" and "validation", if they are needed, in a column "text".
 
-    Blank lines separate the documents of a .txt file; with `line_by_line`, every line is a document. Without validation
-    data, a random `validation_split_percentage` of the training documents is held out, in a stream by their checksums.
-    At most `max_eval_samples` (in a stream, by default 1,000) validation documents are read.
+    Blank lines separate the documents of a .txt file. Without validation data, a random `validation_split_percentage`
+    of the training documents is held out, but not of a stream. At most `max_eval_samples` (in a stream, by default
+    1,000) validation documents are read.
     """
     streaming, column, limit = arguments.streaming, arguments.text_column_name, arguments.max_eval_samples
     source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
-    source |= {"files": arguments.files(), "lines": getattr(arguments, "line_by_line", False)}
-    loaded = load_data(**source, streaming=streaming, access=access, text_columns=[column])
+    source |= {"files": arguments.files(), "streaming": streaming}
+    loaded = load_data(**source, access=access, text_columns=[column])
     texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
-    if "train" not in texts and (train or not texts):
-        raise InputError("There are no training data: pass --train_file, or a dataset with a split 'train'.")
-
-    if "validation" not in texts and streaming:
-        # The first documents cannot be held out, since the training text is split among processes and workers.
-        documents, percentage = texts["train"], arguments.validation_split_percentage
-        for split in PARTS:
-            select = partial(in_split, split=split, percentage=percentage)
-            texts[split] = documents.filter(select, batched=True, input_columns=["text"])
-    elif "validation" not in texts:
-        fraction = arguments.validation_split_percentage / 100
-        texts = hold_out(texts["train"], fraction, seed, "validation_split_percentage")
+    if "train" in texts and "validation" not in texts and not streaming:
+        try:
+            fraction = arguments.validation_split_percentage / 100
+            texts["train"], texts["validation"] = texts["train"].train_test_split(fraction, seed=seed).values()
+        except ValueError as error:
+            raise InputError(
+                f"{len(texts['train'])} documents are too few to hold some out: change --validation_split_percentage, "
+                "or pass --validation_file."
+            ) from error
+    needed = [part for part, is_needed in zip(PARTS, (train, validate)) if is_needed]
+    for part in needed:
+        if part not in texts:
+            raise InputError(f"There are no {part} data: pass --{part}_file, or a dataset with this split.")
     if validate and streaming:
         with reading(["The stream"], "text"):
             rows = list(texts["validation"].take(limit or 1000))
-        if not rows:
-            raise InputError("The stream has no text to validate on: pass --validation_file, or more text.")
         texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
     elif validate and limit is not None:
         texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
-    return {part: texts[part] for part, is_needed in zip(PARTS, (train, validate)) if is_needed}
-
-
-def in_split(texts: list[str | None], split: str, percentage: int) -> list[bool]:
-    """Return for each text whether its checksum assigns it to the split, "train" or "validation"."""
-    held_out = (zlib.crc32((text or "").encode("utf-8", "surrogatepass")) % 100 < percentage for text in texts)
-    return [is_held_out == (split == "validation") for is_held_out in held_out]
+    return {part: texts[part] for part in needed}
 
 
 def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
@@ -102,14 +87,13 @@ def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) ->
     with reading([source], "text"):
         # The columns of a stream may be unknown before its first row.
         features = data.features or Dataset.from_list(list(data.take(1))).features
-    if text_column not in features:
-        columns = ", ".join(features) or "no columns"
-        raise InputError(
-            f"There is no column {text_column!r} in {source}, which has {columns}: pass --text_column_name."
-        )
     # A column in which every row is blank has the type null.
-    if getattr(features[text_column], "dtype", None) not in ("string", "large_string", "string_view", "null"):
-        raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column_name.")
+    text_types = ("string", "large_string", "string_view", "null")
+    if getattr(features.get(text_column), "dtype", None) not in text_types:
+        raise InputError(
+            f"There is no text in a column {text_column!r} of {source}, which has the columns {', '.join(features)}: "
+            "pass --text_column_name."
+        )
     data = data.select_columns([text_column])
     return data if text_column == "text" else data.rename_column(text_column, "text")
 
@@ -124,7 +108,7 @@ def tokenize(
     seed: int = 0,
     access: Access = Access(),
 ) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
-    """Make sequences from the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
+    """Make sequences from the texts of `load_texts`: packed documents, or `causal` blocks.
 
     No token of a validation text or of a stream is left out. Of the training sequences, the first `max_train_samples`
     are kept. The `seed` determines the order of a stream.
@@ -132,8 +116,7 @@ def tokenize(
     Returns:
         Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m].
     """
-    function = pack_causal if causal else tokenize_lines if getattr(arguments, "line_by_line", False) else pack
-    make = partial(function, tokenizer=tokenizer, max_seq_length=max_seq_length)
+    make = partial(pack_causal if causal else pack, tokenizer=tokenizer, max_seq_length=max_seq_length)
     features = Features({"input_ids": List(Value("int32"))})
     columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
     options: dict = {"num_proc": arguments.preprocessing_num_workers, "desc": "Tokenizing"}
@@ -153,8 +136,11 @@ def tokenize(
             make_split = partial(make, keep_remainder=split != "train")
             rows = documents.map(make_split, batch_size=size, **columns, **options)
             if len(rows) == 0:
-                fault = f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens"
-                raise InputError(f"{fault}: add text, or lower {'--block_size' if causal else '--max_seq_length'}.")
+                flag_name = "--block_size" if causal else "--max_seq_length"
+                raise InputError(
+                    f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens: add text, "
+                    f"or lower {flag_name}."
+                )
             rows = rows.take(min(limit or len(rows), len(rows)))
         sequences[split] = rows.with_format("numpy")
     return sequences.get("train"), sequences.get("validation")
@@ -193,42 +179,19 @@ def pack_causal(
     return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
 
 
-def tokenize_lines(
-    texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
-) -> Sequences:
-    """Return the "input_ids" [m] of each text that is not blank, truncated: [CLS] ... [SEP]."""
-    return {"input_ids": _encode(texts, tokenizer, truncation=True, max_length=max_seq_length)}
-
-
 def _join(documents: Texts, tokenizer: Tokenizer, separator: np.ndarray) -> np.ndarray:
-    """Return the tokens of all documents, with the `separator` before each."""
-    encoded = _encode(documents, tokenizer, add_special_tokens=False)
-    return np.concatenate([separator[:0], *(part for ids in encoded for part in (separator, ids))])
-
-
-def _encode(texts: Texts, tokenizer: Tokenizer, **options) -> list[np.ndarray]:
-    """Return the tokens [m] of each text that is not blank."""
-    kept = [text for text in texts if text and not text.isspace()]
-    if not kept:
-        return []
+    """Return the tokens of all documents that are not blank, with the `separator` before each."""
+    kept = [text for text in documents if text and not text.isspace()]
     # A verbose tokenizer warns of documents longer than a sequence.
-    options |= {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-    return [np.array(ids, dtype=np.int32) for ids in tokenizer(kept, **options)["input_ids"]]
+    options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+    encoded = tokenizer(kept, **options)["input_ids"] if kept else []
+    parts = (part for ids in encoded for part in (separator, np.array(ids, dtype=np.int32)))
+    return np.concatenate([separator[:0], *parts])
 
 
 def count_bytes(documents: Texts) -> int:
     """Return the number of UTF-8 bytes of the documents that `pack_causal` packs, those that are not blank."""
     return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())
-
-
-def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":
-    """Split off a random fraction of the training data as validation data; an InputError if one part is empty."""
-    try:
-        train, validation = dataset.train_test_split(fraction, seed=seed).values()
-    except ValueError as error:
-        fault = f"{len(dataset)} training samples are too few to hold some out"
-        raise InputError(f"{fault}: change --{flag}, or name validation data.") from error
-    return {"train": train, "validation": validation}
 
 
 def pad_rows(

@@ -3,7 +3,7 @@
     hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
 This also trains a tokenizer on the corpus, since none is named. The flags have the names of transformers' own
-run_mlm.py. Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+run_mlm.py.
 """
 
 import math
@@ -37,7 +37,6 @@ class MLMArguments(TextArguments):
     """The text to train on, and its masking."""
 
     max_seq_length: int | None = flag("Tokens per sequence; by default, the model's n.", interval="[3, inf)")
-    line_by_line: bool = flag("Make each line a sequence, truncated, instead of packing lines without padding.", False)
     mlm_probability: float = flag("Fraction of tokens to predict.", 0.15, interval="(0, 1)")
 
 
@@ -67,8 +66,7 @@ class MaskingCollator:
         max_length: int | None = None,
     ):
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
-            advice = "choose another with --tokenizer_name, or leave that flag out to train one"
-            raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {advice}.")
+            raise InputError("The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: pass another --tokenizer_name.")
         self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
         self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
         self.sparse_evaluation = sparse_evaluation
@@ -151,8 +149,8 @@ def main():
 
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
-    words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = build_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    documents = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = build_tokenizer(model_args, training_args, documents, max_length=length, config=config)
     # All batches of a compiled model should have the same shape.
     is_compiled = is_xla(training_args) or training_args.torch_compile
     collator = MaskingCollator(
@@ -166,7 +164,6 @@ def main():
     )
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
-    description = data_args.description(train_dataset, eval_dataset, length)
 
     model = build_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
     check_packing(model, data_args.separate_documents)
@@ -184,6 +181,6 @@ def main():
         compute_metrics=LanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
         metric_names=("loss", "perplexity", "accuracy"),
-        card=data_args.card_facts(model_args, description),
+        card=data_args.card_facts(model_args, f"{data_args.data_name()}, in sequences of up to {length} tokens"),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

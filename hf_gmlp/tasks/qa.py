@@ -4,8 +4,7 @@
     hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
 
 Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Name your own files with --train_file,
---validation_file and --test_file. The flags have the names of transformers' own run_qa.py. Recipes (YAML files of
-flags) may come first; flags override them, and later recipes override earlier ones.
+--validation_file and --test_file. The flags have the names of transformers' own run_qa.py.
 """
 
 import itertools
@@ -33,17 +32,15 @@ from ..data.answers import Decoded, check_windows, decode_answers, make_windows
 from ..data.files import Access, load_data
 from ..data.questions import ANSWERS, TEXT, check_question, read_questions
 from ..errors import InputError
-from ..metrics.squad.squad import squad_scores, squad_v2_scores
+from ..metrics.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
 from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
 from ..training.run_folder import write_text
 from ..training.start import start_run
 from ..training.trainer import GMLPTrainer
-from .classification import check_evaluation
 
 logger = logging.getLogger(__name__)
-
 
 # Columns of a window that `decode_answers` needs besides the logits, and that are not inputs of the model.
 DECODING_COLUMNS = ["question_index", "offsets"]
@@ -95,16 +92,11 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
     loaded = files or load_data(dataset_name=name, dataset_config_name=arguments.dataset_config_name, access=access)
     questions = {}
     for split in splits:
-        if split not in loaded:
-            advice = f"pass --{split}_file" if files else f"{name} has {', '.join(loaded)}"
-            raise InputError(f"There are no {split} data: {advice}.")
-        where = ", ".join(files[split]) if files else str(name)
-        unchecked = itertools.chain.from_iterable(map(read_questions, files[split])) if files else loaded[split]
-        rows = [
-            check_question(row, where, split) for row in itertools.islice(unchecked, arguments.max_samples()[split])
-        ]
+        where, most = ", ".join(files.get(split, [str(name)])), arguments.max_samples()[split]
+        unchecked = itertools.chain(*map(read_questions, files.get(split, ()))) if files else loaded.get(split, ())
+        rows = [check_question(row, where, split) for row in itertools.islice(unchecked, most)]
         if not rows:
-            raise InputError(f"There is no question in {where}: pass other data.")
+            raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
         if count > 1:
             raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
@@ -193,7 +185,6 @@ class AnswerMetrics:
 
 def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     config = build_config(model_args)
     lengths = data_args.window_lengths(config)
@@ -203,8 +194,8 @@ def main():
     splits = [split for split in needed if needed[split]]
     questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
 
-    words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
-    tokenizer = build_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    texts = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
+    tokenizer = build_tokenizer(model_args, training_args, texts, max_length=length, config=config)
     check_windows(tokenizer, **lengths)
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.

@@ -38,7 +38,7 @@ from ..loading import (
     program_of,
 )
 from ..metrics.calibration import accuracy_in_words
-from ..metrics.squad.squad import squad_scores, squad_v2_scores
+from ..metrics.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for, text_length
 from .question_answering import QuestionAnswerer
 

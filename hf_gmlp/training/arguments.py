@@ -279,7 +279,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     """
     parser = HfArgumentParser(
         dataclass_types,
-        description=description,
+        description=f"{description}\nRecipes (YAML files of flags) may come first; later values override earlier ones.",
         usage=f"{program(sys.argv[0])} [recipe.yaml ...] [--flag value ...]",
         allow_abbrev=False,
         formatter_class=HelpFormatter,

@@ -19,8 +19,6 @@ RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 _SPLITS = ("train", "validation", "test")
 # Flags that name data -> the kind of their source.
 SOURCES = {"dataset_name": "Hub"} | {f"{split}_{kind}": kind for split in _SPLITS for kind in ("file", "dir")}
-# Flags that describe a dataset on the Hub and do not apply to files.
-_OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLITS)}
 
 
 class _Loader(yaml.SafeLoader):
@@ -104,7 +102,7 @@ def drop_replaced_data(earlier: dict[str, object], later: Collection[str]):
     kinds = {SOURCES[name] for name in later if name in SOURCES}
     replaced = {name for name in earlier if kinds and SOURCES.get(name) not in (None, *kinds)}
     if earlier.get("dataset_name") is not None and "dataset_name" in replaced:
-        replaced |= _OF_DATASET
+        replaced.add("dataset_config_name")
     for name in replaced:
         earlier.pop(name, None)
 

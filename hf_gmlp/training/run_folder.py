@@ -107,9 +107,8 @@ def check_rows(args: RunArguments, rows: "Dataset", config: PreTrainedConfig):
     if "labels" in rows.column_names:
         digest = hashlib.sha256(json.dumps(rows["labels"][:]).encode())
         if "image" in rows.column_names and rows[0]["image"]["bytes"] is None:
-            # Pictures that were moved to the folder of another class.
-            for image in rows["image"]:
-                digest.update(Path(image["path"]).name.encode())
+            # The sizes of the files reveal pictures that were moved, and class folders that were swapped.
+            digest.update(json.dumps([Path(image["path"]).stat().st_size for image in rows["image"]]).encode())
         facts |= {"classes": list(config.id2label.values()), "labels_sha256": digest.hexdigest()}
     check_same(folder, settings, settings | facts)
     write_json(folder / SETTINGS, settings | facts)

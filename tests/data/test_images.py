@@ -175,7 +175,12 @@ def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog
 def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
     splits = loaded(train_dir=str(folder), validate=True, train_val_split=0.25).splits
     check_images(splits)
-    Path(splits["train"][2]["image"]["path"]).unlink()
+    path = Path(splits["train"][2]["image"]["path"])
+    # The header is intact.
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(InputError, match=f"{path} cannot be read as a picture .*truncated"):
+        check_images(splits)
+    path.unlink()
     with pytest.raises(InputError, match="train data, does not exist"):
         check_images(splits)
     path = Path(splits["validation"][1]["image"]["path"])

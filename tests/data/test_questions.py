@@ -42,7 +42,7 @@ def test_a_data_set_is_loaded_by_name(tmp_path):
     access = Access(str(tmp_path / "cache"))
     loaded = load_questions(QAArguments(dataset_name=name, max_train_samples=5), ["train"], access)
     assert loaded["train"]["id"][:] == [row["id"] for row in rows[:5]]
-    with pytest.raises(InputError, match="validation .* train"):
+    with pytest.raises(InputError, match="no validation questions .*--validation_file"):
         load_questions(QAArguments(dataset_name=name), ["validation"], access)
 
 
@@ -62,7 +62,7 @@ START = ANSWERS["answer_start"][0]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (" \n", "no question"),
+        (" \n", "no validation questions"),
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read .*: line 2"),
         ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, "no field 'id'"),
         ([ROW | {"context": ["a"]}], "no field 'context'"),

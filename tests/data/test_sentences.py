@@ -69,7 +69,7 @@ def test_files_of_a_task_have_names_or_numbers(load, write):
     matched = write("m.jsonl", rows(["contradiction", "entailment"], PAIR))
     mismatched = write("mm.csv", rows(["2", "neutral"], PAIR))
     options = {"validation_file": matched + mismatched, "test_file": write("test.jsonl", rows([-1], PAIR))}
-    splits, labels = load("train", "validation", "test", task_name="MNLI", train_file=train, **options)
+    splits, labels = load("train", "validation", "test", task_name="mnli", train_file=train, **options)
     assert labels.names == ["entailment", "neutral", "contradiction"]
     assert list(splits) == ["train", "validation_matched", "validation_mismatched", "test_matched"]
     assert splits["validation_matched"]["labels"][:] == [2, 0]
@@ -117,7 +117,8 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
     label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
     features = Features({column: Value("string") for column in task.columns} | {"label": label})
     # The labels of the tests are -1.
-    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
+    validations, tests = task.splits("validation"), task.splits("test")
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
     glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
 
     def load_data(dataset_name, dataset_config_name, access):
@@ -126,7 +127,7 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
 
     monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", load_data)
     splits, labels = load("train", "validation", "test", task_name=name)
-    assert list(splits) == ["train", *task.validations, *task.tests]
+    assert list(splits) == ["train", *validations, *tests]
     assert labels.names == (list(task.labels) if task.labels else None)
     assert splits["train"]["labels"][:] == [0, 1, 1, 0]
     for split, dataset in splits.items():
@@ -136,13 +137,14 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
 
 def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
-    train = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
-    monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", lambda **options: DatasetDict({"train": train, "dev": train}))
+    train = Dataset.from_dict({"text": ["x", "y"] * 10, "label": [0, 1] * 10}, features=features)
+    monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", lambda **options: DatasetDict({"train": train}))
     # The class order is that of the dataset.
     assert load(dataset_name="some/data")[1].names == ["z", "a"]
-    splits, _ = load("train", "validation", dataset_name="some/data", validation_split_name="dev")
-    assert list(splits) == ["train", "validation"]
-    with pytest.raises(InputError, match="train, dev.*--validation_split_name"):
+    # Validation rows are held out of the training data.
+    splits, _ = load("train", "validation", dataset_name="some/data", train_val_split=0.5)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 10, "validation": 10}
+    with pytest.raises(InputError, match="no validation data.*--validation_file"):
         load("validation", dataset_name="some/data")
 
 
@@ -201,15 +203,3 @@ def test_pairs_have_the_input_of_bert_and_truncated_ones_are_counted(caplog):
     assert set(encoded.column_names) == {*inputs, "labels"}
     lengths = np.array([len(ids) for ids in encoded["input_ids"]])
     assert "1 of 2 rows" in truncation_note(lengths, 8) and truncation_note(lengths[:1], 8) is None
-
-
-def test_training_rows_are_shuffled_before_they_are_limited(load, write):
-    train = write("t.jsonl", rows([i % 2 for i in range(20)]))
-    options = {"train_file": train, "validation_file": train, "max_train_samples": 8, "shuffle_train_dataset": True}
-    (splits, _), (other, _) = (load("train", "validation", **options, shuffle_seed=seed) for seed in (1, 2))
-    sampled = splits["train"]["sentence1"][:]
-    assert len(sampled) == 8 and sampled != [f"sentence {i}" for i in range(8)]
-    assert sampled != other["train"]["sentence1"][:]
-    # Each text keeps its label, and the validation data their order.
-    assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
-    assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]

@@ -1,13 +1,9 @@
 import random
-from pathlib import Path
 
-import evaluate
 import pytest
 
-import hf_gmlp
-from hf_gmlp.metrics.squad.squad import exact_match, f1_score, normalize_answer, squad_scores, squad_v2_scores
+from hf_gmlp.metrics.squad import exact_match, f1_score, normalize_answer, squad_scores, squad_v2_scores
 
-FOLDER = str(Path(hf_gmlp.__file__).parent / "metrics" / "squad")
 WORDS = ["the", "The", "a", "An", "cat", "Cat.", "dog", "dog's", "-", "U.S.", "1,000", "new", "York", "é", "\u00a0", ""]
 
 
@@ -83,21 +79,3 @@ def test_same_numbers_as_the_official_scripts(seed):
     # Without no-answer odds, every answer is kept.
     assert squad_v2_scores(predictions, references) == pytest.approx(v2)
     assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
-
-
-def test_evaluate_loads_the_metric_without_the_hub():
-    predictions, references, odds = case(0, 20)
-    rows = [
-        {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in references.items()
-    ]
-    metric = evaluate.load(FOLDER, "squad_v2", keep_in_memory=True)
-    answers = [{"id": key, "prediction_text": predictions[key], "no_answer_probability": odds[key]} for key in odds]
-    result = metric.compute(predictions=answers, references=rows, no_answer_threshold=0.0)
-    assert result == squad_v2_scores(predictions, references, odds, no_answer_threshold=0.0)
-
-    answered = [row for row in rows if row["answers"]["text"]]
-    answers = [{"id": row["id"], "prediction_text": predictions[row["id"]]} for row in answered]
-    result = evaluate.load(FOLDER, keep_in_memory=True).compute(predictions=answers, references=answered)
-    assert result == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in answered})
-    with pytest.raises(ValueError, match="no configuration 'squad_v3'"):
-        evaluate.load(FOLDER, "squad_v3")

@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainerState
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.glue import GlueArguments
 from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from paper import replicate, report, trainings
@@ -112,7 +112,7 @@ def test_commands_are_those_that_the_scripts_accept(commands, tmp_path):
     study = replicate.Study("tiny", tmp_path / "out", text, {})
     study.settings, study.steps = {"gmlp": (1e-3, 5.0)}, 20
     study.run("task", "gmlp", (1e-3, 1.0), 1, 4)
-    types = {"mlm": (ModelArguments, MLMArguments), "glue": (SentenceModelArguments, GlueArguments)}
+    types = {"mlm": (ModelArguments, MLMArguments), "glue": (ModelArguments, GlueArguments)}
     for command, task in zip(commands, types, strict=True):
         assert command[:4] == ["-m", "paper", "run", task]
         parsed = parse_arguments((*types[task], RunArguments), "", command[4:])

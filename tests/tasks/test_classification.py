@@ -1,30 +1,29 @@
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
 import torch
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import f1_score
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
-from transformers import EvalPrediction, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
-from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
     Evaluation,
+    KeptEvaluation,
     balanced_weights,
     calibrate_classifier,
     conclude,
+    finish_evaluation,
     fold_numbers,
     weighted_loss,
-    write_report,
 )
-from hf_gmlp.tasks.glue import classification_metrics
+from hf_gmlp.tasks.glue import METRICS, classification_metrics
 from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
@@ -66,8 +65,6 @@ def test_class_weights_are_those_of_scikit_learn():
     assert_close(loss, -(weights[labels] * picked).mean())
     # One class of the checkpoint is absent from the data.
     assert_close(balanced_weights([0, 0, 2], config_of("abc")), torch.tensor([0.75, 0.0, 1.5]))
-    with pytest.raises(InputError, match="--class_weights"):
-        balanced_weights([0.5], config_of(None, REGRESSION))
 
 
 def test_few_rows_are_trained_on_for_more_epochs(tmp_path):
@@ -97,88 +94,92 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
     assert resumed.state.global_step == 4
 
 
-def reported(folder, config, logits, labels):
-    """Write the report of an evaluation with these logits, and return the table of predictions."""
-    rows = pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]})
-    evaluation = Evaluation(np.asarray(logits), np.asarray(labels), rows)
-    args, state = TrainingArguments(folder, use_cpu=True), TrainerState(global_step=3, best_global_step=3)
-    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, state=state)
-    write_report(trainer, evaluation)
-    conclude(trainer, evaluation)
-    return pandas.read_csv(folder / "eval_predictions.csv", keep_default_na=False)
+@pytest.fixture
+def reported(tmp_path, capsys):
+    """reported(config, logits, labels, baseline) writes the report of an evaluation, and returns the table of
+    predictions, the F1 scores of the model card, and what was printed.
+    """
+
+    def report(config, logits, labels, baseline=None):
+        rows = pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]})
+        evaluation = Evaluation(np.asarray(logits), np.asarray(labels), rows, baseline)
+        names = METRICS[config.problem_type]
+        trainer = SimpleNamespace(
+            model=SimpleNamespace(config=config),
+            args=TrainingArguments(tmp_path, use_cpu=True),
+            state=TrainerState(global_step=9, best_global_step=9),
+            compute_metrics=KeptEvaluation(classification_metrics(names, config)),
+            is_world_process_zero=lambda: True,
+            results={},
+            card={},
+        )
+        finish_evaluation(trainer, evaluation, calibrate=False)
+        conclude(trainer, evaluation)
+        scores = {name.removeprefix("F1 of "): value for name, value in trainer.results.items() if "F1" in name}
+        table = pandas.read_csv(tmp_path / "eval_predictions.csv", keep_default_na=False)
+        return table, scores, capsys.readouterr().out
+
+    return report
 
 
-def read_report(folder):
-    report = json.loads((folder / "report.json").read_text())
-    return report | {row["name"]: row for row in report["scores"]}
-
-
-def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
+def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, reported):
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(40, 3)).astype(np.float32), random.integers(3, size=40)
-    table = reported(tmp_path, config_of(["so, so", "good", "bad"]), logits, labels)
+    table, scores, printed = reported(config_of(["so, so", "good", "bad"]), logits, labels)
     predictions, names = logits.argmax(-1), np.array(["so, so", "good", "bad"])
     assert (table["label"] == names[labels]).all() and (table["prediction"] == names[predictions]).all()
     expected = torch.from_numpy(logits).softmax(-1).max(-1).values
     np.testing.assert_allclose(table["probability"], expected, atol=1e-4)
-    report = read_report(tmp_path)
-    scores = precision_recall_fscore_support(labels, predictions)
-    for number, name in enumerate(names):
-        row = report[name]
-        values = [float(row[score]) for score in ("precision", "recall", "f1-score", "support")]
-        assert_close(values, [float(score[number]) for score in scores])
-    assert report["confusion_matrix"][1][2] == ((labels == 1) & (predictions == 2)).sum()
+    f1 = f1_score(labels, predictions, average=None)
+    assert scores == pytest.approx(dict(zip(names, f1)) | {
+        "F1, macro avg": f1.mean(), "F1, weighted avg": f1_score(labels, predictions, average="weighted")
+    })  # fmt: skip
     text = (tmp_path / "report.txt").read_text()
-    assert "macro avg" in text and "macro avg" in capsys.readouterr().out and "confusions" in text
+    assert f"{f1[1]:.3f}" in text and f"{f1[1]:.3f}" in printed and "confusions" in text
+    # The report also says how far its numbers can be trusted.
+    count = (labels == predictions).sum()
+    for words in (f"{count} of 40 rows", "95 % interval", "40 rows are too few", "To improve: train longer"):
+        assert words in text and words in printed
     assert (tmp_path / "confusion_matrix.png").stat().st_size > 0
 
 
-def test_the_mean_of_the_report_is_the_metric_with_an_absent_class(tmp_path):
-    config, labels = config_of("abcd"), np.array([0, 0, 1, 1, 2])
-    logits = np.eye(4, dtype=np.float32)[[0, 1, 1, 1, 0]]
-    reported(tmp_path, config, logits, labels)
-    report = read_report(tmp_path)
-    expected = classification_metrics(["f1"], config)(EvalPrediction(logits, labels))["f1"]
-    assert_close(report["macro avg"]["f1-score"], expected)
-    assert "d" not in report and report["c"]["f1-score"] == 0
+def test_the_mean_of_the_report_is_the_metric_with_an_absent_class(reported):
+    labels, predictions = np.array([0, 0, 1, 1, 2]), [0, 1, 1, 1, 0]
+    _, scores, _ = reported(config_of("abcd"), np.eye(4, dtype=np.float32)[predictions], labels)
+    assert scores["F1, macro avg"] == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert "d" not in scores and scores["c"] == 0
 
 
-def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, capsys):
-    names = [f"c{number:02}" for number in range(30)]
-    reported(tmp_path, config_of(names), np.eye(30, dtype=np.float32), np.arange(30))
-    printed = capsys.readouterr().out
-    assert "lowest F1" in printed and "c29" not in printed and "macro avg" in printed
-    assert "confusions" not in (tmp_path / "report.txt").read_text()
-    table = reported(tmp_path, config_of("ab", CLASSES), [[1.0, -1.0], [1.0, 1.0]], [[1, 0], [0, 1]])
+def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, reported):
+    names, labels = [f"c{number:02}" for number in range(30)], np.arange(30)
+    labels[:2] = 1, 0
+    _, scores, printed = reported(config_of(names), np.eye(30, dtype=np.float32), labels)
+    assert "lowest F1" in printed and "c01" in printed and "c29" not in printed and "macro avg" in printed
+    assert set(scores) == {"F1, macro avg", "F1, weighted avg"}
+    table, scores, _ = reported(config_of("ab", CLASSES), [[1.0, -1.0], [1.0, 1.0]], [[1, 0], [0, 1]])
     assert table[["label", "prediction"]].values.tolist() == [["a", "a"], ["b", "a, b"]]
-    table = reported(tmp_path, config_of(None, REGRESSION), [[0.5], [2.0]], [1.0, 2.0])
-    assert table["prediction"].tolist() == [0.5, 2.0]
+    assert scores["a"] == pytest.approx(2 / 3) and scores["b"] == 1
+    table, _, printed = reported(config_of(None, REGRESSION), [[0.5], [2.0], [3.0], [5.0]], [1.0, 2.0, 3.0, 4.0])
+    assert table["prediction"].tolist() == [0.5, 2.0, 3.0, 5.0] and "correlation (Pearson) 0.992" in printed
 
 
-def test_classes_may_have_the_names_of_averages_or_dollar_signs(tmp_path, capsys):
+def test_classes_may_have_the_names_of_averages_or_dollar_signs(tmp_path, reported):
     names = ["accuracy", "macro avg", "$", "$$", "a$b$c", r"$\x$"]
-    reported(tmp_path, config_of(names), np.eye(6, dtype=np.float32), np.arange(6))
-    scores = json.loads((tmp_path / "report.json").read_text())["scores"]
-    assert [row["name"] for row in scores] == [*names, "macro avg", "weighted avg"]
-    assert "accuracy" in capsys.readouterr().out and (tmp_path / "confusion_matrix.png").stat().st_size > 0
+    _, scores, printed = reported(config_of(names), np.eye(6, dtype=np.float32)[[1, 0, 2, 3, 4, 5]], np.arange(6))
+    assert scores["accuracy"] == scores["macro avg"] == 0 and scores["F1, macro avg"] == pytest.approx(4 / 6)
+    assert all(name in printed for name in names) and (tmp_path / "confusion_matrix.png").stat().st_size > 0
 
 
-def test_the_last_sentence_compares_with_a_baseline(tmp_path, capsys):
+def test_the_last_sentence_compares_with_a_baseline(reported):
     labels = np.arange(300) % 2
     logits = np.eye(2)[labels]
     logits[:30] = logits[:30, ::-1]
-    rows, config = pandas.DataFrame({"text": labels}), config_of("ab")
-    args, state = TrainingArguments(tmp_path, use_cpu=True), TrainerState(global_step=9, best_global_step=3)
-    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, state=state)
     cases = {90: "the model is better by 20.0 points", 30: "may be chance", 3: "the baseline is better by 9.0 points"}
     for wrong, message in cases.items():
         baseline = np.where(np.arange(300) < wrong, 1 - labels, labels)
-        conclude(trainer, Evaluation(logits, labels, rows, baseline))
-        printed = capsys.readouterr().out
+        _, _, printed = reported(config_of("ab"), logits, labels, baseline)
         assert "accuracy 0.900 (95 % interval 0.861 to 0.929; 270 of 300 rows)" in printed
         assert message in printed and ("sentence encoder" in printed) == (wrong < 90)
-    conclude(trainer, Evaluation(logits[:2], labels[:2], rows[:2]))
-    assert "2 rows are too few" in capsys.readouterr().out
 
 
 def test_a_temperature_becomes_part_of_the_classifier():
@@ -187,13 +188,12 @@ def test_a_temperature_becomes_part_of_the_classifier():
     classifier = torch.nn.Linear(8, 3)
     logits = 5 * np.eye(3)[np.where(random.random(400) < 0.7, labels, random.integers(3, size=400))]
     evaluation, before = Evaluation(logits.copy(), labels, pandas.DataFrame()), classifier(features)
-    calibrate_classifier(classifier, evaluation)
+    sentence = calibrate_classifier(classifier, evaluation)
     temperature = logits.max() / evaluation.logits.max()
     assert_close(classifier(features), before / temperature)
-    assert 2 < temperature < 4 and f"temperature {temperature:.2f}" in evaluation.calibration
+    assert 2 < temperature < 4 and f"temperature {temperature:.2f}" in sentence
     few = Evaluation(logits[:99], labels[:99], pandas.DataFrame())
-    calibrate_classifier(classifier, few)
-    assert "not calibrated" in few.calibration and few.logits is not None
+    assert "not calibrated" in calibrate_classifier(classifier, few)
     assert_close(classifier(features), before / temperature)
 
 

@@ -23,7 +23,6 @@ from transformers import (
 
 from hf_gmlp import GMLPForImageClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.image_classification import ImageModelArguments as Arguments
 from hf_gmlp.tasks.image_classification import (
     accuracies,
     build_image_config,
@@ -32,6 +31,7 @@ from hf_gmlp.tasks.image_classification import (
     image_size,
     main,
 )
+from hf_gmlp.training.arguments import BaseModelArguments as Arguments
 
 from ..samples import COLORS, run_in, write_photos
 
@@ -75,7 +75,7 @@ def assert_same_weights(folder):
 def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(trained, folder):
     checkpoint, results = trained
     card = (checkpoint / "README.md").read_text()
-    assert "train: 72 training images, 24 held out; 3 classes." in card and "| mixup_alpha | 0.0 |" in card
+    assert "| mixup_alpha | 0.0 |" in card
     assert results["eval_accuracy"] > 0.9 and "eval_top5_accuracy" not in results and "total_flos" not in results
     classify = pipeline("image-classification", model=str(checkpoint), device="cpu")
     paths = sorted((folder / "validation").rglob("*.png"))

@@ -20,7 +20,6 @@ from hf_gmlp.tasks.language_modeling import (
     pad_rows,
     token_losses,
     tokenize,
-    tokenize_lines,
 )
 from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, MLMArguments
 from hf_gmlp.tokenizer import end_of_text
@@ -56,11 +55,6 @@ def test_blank_documents_are_ignored(word_tokenizer):
     assert pack(["", " "], word_tokenizer, 6) == {"input_ids": []}
 
 
-def test_lines_are_truncated_and_not_joined(word_tokenizer):
-    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], word_tokenizer, 5)
-    assert lists(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
-
-
 def test_causal_blocks_predict_every_token_once(word_tokenizer):
     texts = ["", *documents([3, 1, 9, 4]), " \n"]
     stream = [id_ for text in texts[1:-1] for id_ in (3, *word_tokenizer.convert_tokens_to_ids(text.split()))]
@@ -76,13 +70,13 @@ def test_causal_blocks_predict_every_token_once(word_tokenizer):
     assert count_bytes(["", None, " \n", "Ä b", "c"]) == 5
 
 
-@pytest.mark.parametrize("kind", ["packed", "lines", "causal"])
-def test_a_stream_gives_the_same_sequences(word_tokenizer, kind):
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_stream_gives_the_same_sequences(word_tokenizer, causal):
     documents_ = Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])})
-    arguments = CLMArguments() if kind == "causal" else MLMArguments(line_by_line=kind == "lines", max_train_samples=4)
+    arguments = CLMArguments() if causal else MLMArguments(max_train_samples=4)
     options = (word_tokenizer, 7, arguments)
-    train, validation = tokenize({"train": documents_, "validation": documents_}, *options, causal=kind == "causal")
-    stream, nothing = tokenize({"train": documents_.to_iterable_dataset()}, *options, causal=kind == "causal")
+    train, validation = tokenize({"train": documents_, "validation": documents_}, *options, causal=causal)
+    stream, nothing = tokenize({"train": documents_.to_iterable_dataset()}, *options, causal=causal)
     assert nothing is None and train.column_names == ["input_ids"]
     # Nothing is left out of a stream or of the evaluation.
     complete = [row["input_ids"].tolist() for row in validation][: arguments.max_train_samples]
@@ -101,31 +95,25 @@ def test_held_out_documents_are_not_trained_on(tmp_path):
     texts = [f"document {i}" for i in range(40)]
     path = write_rows(tmp_path / "train.jsonl", [{"text": text, "other": 1} for text in texts])
 
-    def parts(seed=42, **options):
-        ask = {name: options.pop(name) for name in ("train", "validate") if name in options}
-        loaded = load(tmp_path, path, parts=ask | {"seed": seed}, **options)
-        return [[row["text"] for row in rows] for rows in loaded.values()]
+    def parts(seed, **needed):
+        loaded = load(tmp_path, path, parts=needed | {"seed": seed}, validation_split_percentage=25)
+        return [rows["text"][:] for rows in loaded.values()]
 
-    train, validation = parts(validation_split_percentage=25, seed=1)
+    train, validation = parts(1)
     assert len(validation) == 10 and sorted(train + validation) == sorted(texts)
-    assert parts(validation_split_percentage=25, seed=1) == [train, validation]
-    assert parts(validation_split_percentage=25, seed=2)[1] != validation
-    train, validation = parts(streaming=True, validation_split_percentage=25)
-    assert validation and train and sorted(train + validation) == sorted(texts)
+    assert parts(1) == [train, validation] and parts(2)[1] != validation
     # Each part is the same without the other.
-    for options in ({"seed": 1}, {"streaming": True}):
-        both = parts(**options)
-        assert [parts(validate=False, **options), parts(train=False, **options)] == [both[:1], both[1:]]
+    assert [parts(1, validate=False), parts(1, train=False)] == [[train], [validation]]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("content", "column", "words"),
-    [('{"text": ["a"]}', "text", "no text"), ('{"a": 7}', "a", "no text"), ('{"a": "b"}', "body", "--text_column")],
+    ("content", "column"),
+    [('{"text": ["a"]}', "text"), ('{"a": 7}', "a"), ('{"a": "b"}', "body")],
 )
-def test_columns_without_text_are_refused(tmp_path, streaming, content, column, words):
+def test_columns_without_text_are_refused(tmp_path, streaming, content, column):
     (tmp_path / "data.jsonl").write_text(content + "\n")
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f"no text in a column '{column}'.*--text_column_name"):
         load(tmp_path, tmp_path / "data.jsonl", tmp_path / "data.jsonl", streaming=streaming, text_column_name=column)
 
 
@@ -141,7 +129,6 @@ def test_too_little_text_is_refused(word_tokenizer, text):
 def test_a_file_without_blank_lines_has_several_documents(tmp_path):
     lines, path = [f"sentence {number}" for number in range(250)], tmp_path / "train.txt"
     path.write_text("\n".join(lines))
-    assert load(tmp_path, path, path, line_by_line=True)["train"]["text"][:] == lines
     texts = load(tmp_path, path, path)["train"]["text"][:]
     assert [text.count("\n") for text in texts] == [99, 99, 49] and "\n".join(texts).split("\n") == lines
 
@@ -150,8 +137,14 @@ def test_missing_and_too_few_documents_are_refused(tmp_path):
     with pytest.raises(InputError, match="--train_file"):
         load(tmp_path)
     two = write_rows(tmp_path / "two.jsonl", [{"text": "a"}, {"text": "b"}])
+    with pytest.raises(InputError, match="no train data"):
+        load(tmp_path, validation=two)
     with pytest.raises(InputError, match="--validation_split_percentage"):
         load(tmp_path, two, validation_split_percentage=99)
+    # No rows are held out of a stream.
+    with pytest.raises(InputError, match="no validation data"):
+        load(tmp_path, two, streaming=True)
+    assert len(list(load(tmp_path, two, streaming=True, parts={"validate": False})["train"])) == 2
 
 
 def test_rows_are_padded_on_the_right():

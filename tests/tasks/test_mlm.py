@@ -26,7 +26,7 @@ from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, label_positions, main
 from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
 
-from ..samples import run_script
+from ..samples import run_script, write
 from ..samples import word_tokenizer as make_word_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=
 
 def start(*flags, launcher=(sys.executable,)):
     return subprocess.Popen(
-        [*launcher, SCRIPT, *map(str, flags)],
+        [*launcher, SCRIPT, *map(str, flags), "--use_cpu"],
         env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -48,10 +48,12 @@ def start(*flags, launcher=(sys.executable,)):
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-    text = tmp_path_factory.mktemp("text") / "text.txt"
-    text.write_text("\n\n".join(text for _, text in sorted(topics.items())[:30]), encoding="utf-8")
-    return ["--config_name", "gmlp-18l", "--config_overrides", SIZES, "--train_file", text, "--vocab_size", 600,
-            "--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--use_cpu"]  # fmt: skip
+    folder, documents = tmp_path_factory.mktemp("text"), [text for _, text in sorted(topics.items())[:32]]
+    text = write(folder / "text.txt", "\n\n".join(documents[:30]))
+    held_out = write(folder / "held_out.txt", "\n\n".join(documents[30:]))
+    return ["--config_name", "gmlp-18l", "--config_overrides", SIZES, "--vocab_size", 600, "--train_file", text,
+            "--validation_file", held_out, "--do_train", "--do_eval", "--max_steps", 30,
+            "--learning_rate", 3e-3]  # fmt: skip
 
 
 @pytest.mark.heavy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction, TrainingArguments
 
-from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
+from hf_gmlp.metrics.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, main, window_dataset
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 

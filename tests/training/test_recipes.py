@@ -60,7 +60,7 @@ def test_recipes_include_each_other(tmp_path):
         ({"dataset_name": "c4", "dataset_config_name": "en"}, {"train_file": "a"}, {}),
         # Files can also be streamed.
         ({"dataset_name": "c4", "streaming": True}, {"train_file": "a"}, {"streaming": True}),
-        ({"dataset_name": "c4", "test_split_name": "dev", "seed": 1}, {"test_file": "a"}, {"seed": 1}),
+        ({"dataset_name": "c4", "dataset_config_name": "en", "seed": 1}, {"test_file": "a"}, {"seed": 1}),
         ({"dataset_name": "imagenet"}, {"train_dir": "photos"}, {}),
         ({"train_file": "a", "validation_file": "b"}, {"dataset_name": "c4"}, {}),
         # A task also describes the columns of files.

@@ -24,6 +24,8 @@ from hf_gmlp.training.run_folder import (
 )
 from hf_gmlp.training.start import start_run
 
+from ..samples import write_photos
+
 
 @pytest.fixture
 def command(tmp_path):
@@ -122,14 +124,18 @@ def test_other_rows_labels_or_classes_are_refused(command, tmp_path):
     check_rows(arguments[2], rows_of([1, 0]), renamed)
 
 
-def test_pictures_that_were_moved_to_the_folder_of_another_class_are_refused(command):
+def test_swapped_class_folders_are_refused(command, tmp_path):
+    """The pictures of both folders have the same names and number."""
     arguments, config = command(), GMLPConfig(id2label={0: "cat", 1: "dog"})
     cut_off(arguments)
     start_run(*arguments)
-    check_rows(arguments[2], rows_of([0, 1], ["a/cat/1.jpg", "a/dog/2.jpg"]), config)
-    check_rows(arguments[2], rows_of([0, 1], ["b/cat/1.jpg", "b/dog/2.jpg"]), config)
+    photos = write_photos(tmp_path / "photos", 2, 0)
+    paths = sorted(map(str, photos.glob("[br]*/*.png")))
+    check_rows(arguments[2], rows_of([0, 0, 1, 1], paths), config)
+    for old, new in (("blue", "other"), ("red", "blue"), ("other", "red")):
+        (photos / old).rename(photos / new)
     with pytest.raises(InputError, match="labels_sha256"):
-        check_rows(arguments[2], rows_of([0, 1], ["a/cat/2.jpg", "a/dog/1.jpg"]), config)
+        check_rows(arguments[2], rows_of([0, 0, 1, 1], paths), config)
 
 
 def test_a_run_without_a_checkpoint_starts_again(command):

@@ -1,48 +1,12 @@
-"""SQuAD's exact match and F1, by the rules of the official evaluation scripts of v1.1 and v2.0.
-
-A module for the `evaluate` library, which copies only this file: it imports nothing from the package. Load it by its
-folder, without the Hub; the configuration "squad_v2" allows questions without an answer:
-
-    metric = evaluate.load("hf_gmlp/metrics/squad", "squad_v2")
-    metric.compute(predictions=predictions, references=references)
-
-`predictions` is a list of {"id", "prediction_text"}, for v2 also "no_answer_probability"; `references`, in the same
-order, of {"id", "answers": {"text": [...], "answer_start": [...]}}. For the scores, see `squad_scores` and
-`squad_v2_scores`.
-"""
+"""SQuAD's exact match and F1, by the rules of the official evaluation scripts of v1.1 and v2.0."""
 
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-# `evaluate` finds imports line by line: keep each on its own line.
-import datasets
-import evaluate
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-class Squad(evaluate.Metric):
-    def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in ("default", "squad", "squad_v2"):
-            raise ValueError(f"There is no configuration {self.config_name!r}: use 'squad' (v1.1) or 'squad_v2'.")
-        text, number = datasets.Value("string"), datasets.Value("int32")
-        prediction = {"id": text, "prediction_text": text}
-        if self.config_name == "squad_v2":
-            prediction["no_answer_probability"] = datasets.Value("float64")
-        reference = {"id": text, "answers": {"text": [text], "answer_start": [number]}}
-        features = datasets.Features({"predictions": prediction, "references": reference})
-        return evaluate.MetricInfo(description=__doc__, citation="", features=features)
-
-    def _compute(self, predictions, references, no_answer_threshold: float = 1.0) -> dict[str, float]:
-        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
-        answers = {reference["id"]: reference["answers"]["text"] for reference in references}
-        if self.config_name != "squad_v2":
-            return squad_scores(texts, answers)
-        no_answer = {prediction["id"]: prediction["no_answer_probability"] for prediction in predictions}
-        return squad_v2_scores(texts, answers, no_answer, no_answer_threshold=no_answer_threshold)
 
 
 def squad_scores(predictions: Mapping[str, str], references: Mapping[str, Iterable[str]]) -> dict[str, float]:
