@@ -30,7 +30,7 @@ from transformers.exporters.utils import get_leaf_tensors
 from ..errors import InputError
 from ..loading import as_forward, open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .predict import chunks, open_classifier, read_rows
+from .predict import open_classifier
 
 # Format -> file of the program, and file of the program with 8-bit weights.
 FORMATS = {
@@ -93,10 +93,10 @@ def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
     """Return the accuracy on a file or folder, or raise an InputError if it has no labels for the model."""
     if not type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
         raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
-    classifier = open_classifier(model, checkpoint, path)
-    for rows in chunks(read_rows(path)):
-        classifier(rows)
-    if (words := classifier.score()) is None:
+    classifier, scorer, rows = open_classifier(model, checkpoint, path)
+    for chunk in rows:
+        scorer.compare(chunk, classifier(chunk))
+    if (words := scorer.score()) is None:
         raise InputError(f"{path} has no labels of the model: name a file with the columns of its training.")
     return words
 

@@ -1,31 +1,29 @@
 """`hf-gmlp predict`: classify texts or pictures, or answer questions, and write the results to a file.
 
-`hf-gmlp export --eval_file` measures accuracies with the same class.
+`hf-gmlp export --eval_file` measures accuracies with the same classes.
 """
 
 import csv
 import json
-import math
-import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-import torch
-from scipy.special import expit, softmax
-from scipy.stats import pearsonr, spearmanr
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
 from ..data.files import row_schema, stream_rows
 from ..data.images import find_images
 from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
-from ..data.questions import known_answers, read_questions
+from ..data.questions import read_questions
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
 from ..errors import InputError, listed
 from ..loading import (
@@ -37,8 +35,7 @@ from ..loading import (
     open_tokenizer,
     program_of,
 )
-from ..metrics.calibration import accuracy_in_words
-from ..metrics.squad import squad_scores, squad_v2_scores
+from ..metrics.calibration import accuracy_in_words, correlation_in_words
 from ..tokenizer import padding_for, text_length
 from .question_answering import QuestionAnswerer
 
@@ -46,9 +43,9 @@ from .question_answering import QuestionAnswerer
 CHUNK = 2048
 FORMATS = (".csv", ".jsonl", ".parquet")
 
-# A row as it was read, and the names and probabilities of its results, best first: none for a row without input.
+# A row as it was read, and its results, best first: each a class or an answer with its probability, or only a number.
 Row = dict[str, Any]
-Results = list[tuple[str, float]]
+Results = list[tuple]
 
 
 def predict(
@@ -71,38 +68,44 @@ def predict(
     leaves the finished chunks in the file "OUTPUT.partial".
     """
     target = Path(output).resolve()
-    if target.suffix not in FORMATS:
-        raise InputError(f"--output {output} must end in {', '.join(FORMATS)}.")
-    if target.is_dir() or target == Path(data).resolve() or not os.access(target.parent, os.W_OK):
-        raise InputError(f"--output {output} cannot be written: name a new file in a folder that you may write to.")
-    if min(top_k, batch_size) < 1:
-        raise InputError("--top_k and --batch_size must be at least 1.")
+    is_new = target.suffix in FORMATS and not target.is_dir() and target != Path(data).resolve()
+    if not (is_new and os.access(target.parent, os.W_OK)):
+        raise InputError(f"--output {output} must be a new {' or '.join(FORMATS)} file in a folder you may write to.")
     task = ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
-    if max_seq_length is not None and (task != "SequenceClassification" or max_seq_length < 5):
-        raise InputError("--max_seq_length is for texts to classify, and at least 5.")
-    predictor: Answerer | Classifier
-    rows: Iterable[Row]
+    is_text = task == "SequenceClassification"
+    if min(top_k, batch_size) < 1 or (max_seq_length is not None and (max_seq_length < 5 or not is_text)):
+        raise InputError("--top_k and --batch_size must be at least 1, and --max_seq_length, for texts, at least 5.")
+    scorer = None
     if task == "QuestionAnswering":
         answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
-        predictor, rows = Answerer(answerer, data, top_k, version_2_with_negative, batch_size), read_questions(data)
-    elif task in ("ImageClassification", "SequenceClassification"):
-        columns = text_column_names, label_column_name
-        predictor = open_classifier(open_runnable(model, task), model, data, *columns, max_seq_length, batch_size)
-        rows = read_rows(data)
+        results = partial(answer, answerer, top_k=top_k, allow_none=version_2_with_negative)
+        predictor, rows = Predictor(question_inputs, results, top_k, batch_size), chunks(read_questions(data), CHUNK)
+    elif is_text or task == "ImageClassification":
+        columns, runnable = (text_column_names, label_column_name), open_runnable(model, task)
+        predictor, scorer, rows = open_classifier(runnable, model, data, *columns, max_seq_length, batch_size)
     else:
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
-    with Writer(target, min(top_k, predictor.most_results), row_schema(data)) as writer, tqdm(unit=" rows") as bar:
-        for chunk in chunks(rows):
-            writer.start(chunk, predictor.has_probabilities)
-            writer.write(chunk, predictor(chunk))
+    ranks, has_probabilities = min(top_k, predictor.most_results), scorer is None or scorer.problem_type != REGRESSION
+    with Writer(target, ranks, has_probabilities, row_schema(data)) as writer, tqdm(unit=" rows") as bar:
+        for chunk in rows:
+            predicted = predictor(chunk)
+            writer.write(chunk, predicted)
             bar.update(len(chunk))
-        if writer.rows == 0:
-            raise InputError(f"There are no rows, or no pictures, in {data}.")
+            if scorer is not None:
+                scorer.compare(chunk, predicted)
         if writer.predictions == 0:
-            raise InputError(f"No row can be predicted: {predictor.skipped[0]}.")
+            raise InputError(
+                f"No row of {data} can be predicted: all rows {next(iter(predictor.notes), 'are missing')}."
+            )
     print(f"{writer.predictions} predictions are in {output}")
-    for line in predictor.notes():
-        print(line)
+    if scorer is not None:
+        print(scorer.score() or "No score: there are no labels.")
+        if scorer.other_labels:
+            examples = listed([*scorer.other_labels])
+            print(f"{scorer.other_labels.total()} rows have labels that the model does not have: {examples}")
+    for note, count in predictor.notes.items():
+        if count:
+            print(f"{count} of {writer.rows} rows {note}")
 
 
 class Writer:
@@ -112,47 +115,44 @@ class Writer:
 
     Args:
         ranks: Number of results of a row.
+        has_probabilities: Whether each result has a probability.
         schema: The types of the columns of the rows, for parquet; by default those of the first rows.
     """
 
-    def __init__(self, path: Path, ranks: int, schema: pyarrow.Schema | None = None):
-        self.path, self.partial, self.schema, self.ranks = path, path.with_name(f"{path.name}.partial"), schema, ranks
-        self.rows, self.predictions, self.names = 0, 0, list[tuple[str, ...]]()
-        self.columns: list[str] = []
+    def __init__(self, path: Path, ranks: int, has_probabilities: bool, schema: pyarrow.Schema | None = None):
+        self.path, self.partial, self.schema = path, path.with_name(f"{path.name}.partial"), schema
+        kinds = ("prediction", "probability") if has_probabilities else ("prediction",)
+        self.results = [f"{kind}_{rank}".removesuffix("_1") for rank in range(1, ranks + 1) for kind in kinds]
+        self.rows, self.predictions, self.columns = 0, 0, list[str]()
         self.file: Any = None
 
     def __enter__(self) -> "Writer":
         return self
 
-    def start(self, rows: list[Row], has_probabilities: bool):
-        """Open the file before the first rows, and check the names of their columns."""
-        if self.columns:
-            return
-        kinds = ("prediction", "probability") if has_probabilities else ("prediction",)
-        self.names = [tuple(f"{kind}_{rank}".removesuffix("_1") for kind in kinds) for rank in range(1, self.ranks + 1)]
-        results = [name for names in self.names for name in names]
-        if taken := [name for name in results if name in rows[0]]:
+    def open(self, rows: list[Row]):
+        """Open the file for rows with the columns of these."""
+        if taken := [name for name in self.results if name in rows[0]]:
             raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
-        self.columns = [*rows[0], *results]
-        if self.path.suffix != ".parquet":
-            self.file = open(self.partial, "w", encoding="utf-8", newline="")
-            if self.path.suffix == ".csv":
-                csv.writer(self.file, lineterminator="\n").writerow(self.columns)
+        self.columns = [*rows[0], *self.results]
+        if self.path.suffix == ".parquet":
+            schema = pyarrow.Table.from_pylist(rows).schema if self.schema is None else self.schema
+            # A column without values in the first rows may have some later.
+            fields = [field.with_type(pyarrow.string()) if field.type == pyarrow.null() else field for field in schema]
+            types = {"prediction": pyarrow.string(), "probability": pyarrow.float64()}
+            fields += [pyarrow.field(name, types[name.partition("_")[0]]) for name in self.results]
+            self.file = pyarrow.parquet.ParquetWriter(self.partial, pyarrow.schema(fields))
             return
-        schema = pyarrow.Table.from_pylist(rows).schema if self.schema is None else self.schema
-        # A column without values in the first rows may have some later.
-        fields = [field.with_type(pyarrow.string()) if field.type == pyarrow.null() else field for field in schema]
-        types = {"prediction": pyarrow.string(), "probability": pyarrow.float64()}
-        fields += [pyarrow.field(name, types[name.partition("_")[0]]) for name in results]
-        self.file = pyarrow.parquet.ParquetWriter(self.partial, pyarrow.schema(fields))
+        self.file = open(self.partial, "w", encoding="utf-8", newline="")
+        if self.path.suffix == ".csv":
+            csv.writer(self.file, lineterminator="\n").writerow(self.columns)
 
     def write(self, rows: list[Row], results: list[Results]):
+        if self.file is None:
+            self.open(rows)
         records = []
         for row, result in zip(rows, results):
-            for names, (text, probability) in zip(self.names, [*result, *[("", math.nan)] * self.ranks]):
-                score = None if math.isnan(probability) else round(probability, 4)
-                row = row | dict(zip(names, (text, score)))
-            records.append(row)
+            values = (round(value, 4) if isinstance(value, float) else value for value in chain(*result, repeat(None)))
+            records.append(row | dict(zip(self.results, values)))
         if other := next((name for row in records for name in row if name not in self.columns), None):
             raise InputError(f"A row after the first {self.rows} has a field {other!r}, which the first ones lack.")
         if self.path.suffix == ".parquet":
@@ -181,316 +181,225 @@ def as_cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
 
 
-def read_rows(path: str) -> Iterator[Row]:
-    """Yield the rows of a file, or "file" and "folder" of the pictures in a folder."""
-    if not Path(path).is_dir():
-        yield from stream_rows(path)
-        return
-    images, left_out = find_images(Path(path))
-    if left_out:
-        print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
-    yield from ({"file": str(image), "folder": image.parent.name} for image in images)
-
-
-def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK)):
+def chunks(items: Iterable, size: int) -> Iterator[list]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
         yield chunk
 
 
-class Classifier:
-    """Classifies rows, and compares the results with their labels, if they have any.
+class Scorer:
+    """Compares the predictions of a classifier with the labels of the rows, if they have any.
 
     Args:
-        model: A trained classifier.
-        checkpoint: The folder or name of its tokenizer or image processor.
-        label_column: The column to compare with; by default the one that the model was trained on, or the first of the
-            usual names that holds only labels of the model.
-
-    Attributes:
-        most_results: The largest number of results per row.
-        has_probabilities: Whether results have probabilities; those of a regression have none.
-        skipped: Reasons why rows have no results.
+        config: The config of the classifier.
+        rows: The first rows, which determine the column of labels.
+        asked: The column of labels; by default the one that the model was trained on, or the first of the `usual` ones
+            that holds only labels of the model.
     """
 
-    usual_label_columns: Sequence[str] = LABEL_COLUMNS
-
-    def __init__(self, model: PreTrainedModel, checkpoint: str, label_column: str | None = None, batch_size: int = 32):
-        self.model, self.config, self.checkpoint, self.batch_size = model, model.config, checkpoint, batch_size
-        self.names = [name for _, name in sorted(self.config.id2label.items())]
-        default = REGRESSION if len(self.names) == 1 else ONE_CLASS
-        self.problem_type, self.most_results = self.config.problem_type or default, len(self.names)
-        self.has_probabilities = self.problem_type != REGRESSION
-        self.asked_label_column, self.is_started = label_column, False
-        self.label_column: str | None = None
-        self.skipped, self.other_labels = list[str](), list[str]()
-        # Pairs of what a label says and what the model predicts.
-        self.pairs: list[tuple] = []
-
-    def logits(self, rows: Sequence[Row]) -> np.ndarray:
-        """Return the logits [rows, classes], NaN for a row without input."""
-        raise NotImplementedError
-
-    def __call__(self, rows: Sequence[Row]) -> list[Results]:
-        """Return the names of all classes with their probabilities, best first; for a regression, the number."""
-        if not self.is_started:
-            self.start(rows)
-            self.is_started = True
-        logits = self.logits(rows)
-        if self.label_column is not None:
-            self.compare([row.get(self.label_column) for row in rows], logits)
-        if self.problem_type == REGRESSION:
-            return [[] if math.isnan(row[0]) else [(f"{row[0]:.9g}", math.nan)] for row in logits]
-        scores = expit(logits) if self.problem_type == CLASSES else softmax(logits, axis=1)
-        orders = np.argsort(-scores, axis=1, kind="stable")
-        return [
-            [] if math.isnan(row[0]) else [(self.names[number], float(row[number])) for number in order]
-            for row, order in zip(scores, orders)
-        ]
-
-    def start(self, rows: Sequence[Row]):
-        """Choose the column of labels by the first rows."""
-        asked, trained = self.asked_label_column, getattr(self.config, "label_column", None)
-        columns = list(rows[0])
-        if asked is not None and asked not in columns:
-            raise InputError(f"The data have no column {asked!r}, only {', '.join(columns)}.")
-        for name in [asked] if asked else [trained] if trained in columns else self.usual_label_columns:
-            if name not in columns:
-                continue
-            labels = self.read_labels([row.get(name) for row in rows])
-            known = [label for label in labels if self.is_known(label)]
-            others = list(dict.fromkeys(str(x) for x in labels if x is not None and not self.is_known(x)))
-            if known and (name in (asked, trained) or not others):
-                self.label_column = name
+    def __init__(
+        self, config: PreTrainedConfig, rows: list[Row], asked: str | None = None, usual: Sequence[str] = LABEL_COLUMNS
+    ):
+        self.names = [name for _, name in sorted(config.id2label.items())]
+        self.problem_type = config.problem_type or (REGRESSION if len(self.names) == 1 else ONE_CLASS)
+        # Numbers of rows by what the label says and what the model predicts.
+        self.pairs = Counter[tuple]()
+        self.other_labels, self.column = Counter[str](), None
+        trained = getattr(config, "label_column", None)
+        for name in [asked] if asked else [trained] if trained in rows[0] else usual:
+            labels = [label for label in self.read(rows, name) if label is not None]
+            known = [label for label in labels if self.truth(label) is not None]
+            if known and (name in (asked, trained) or len(known) == len(labels)):
+                self.column = name
                 return
-            if name == asked:
-                raise InputError(
-                    f"The column {name!r} has the labels {listed(others):.200}, and the model {listed(self.names)}."
-                )
+        if asked:
+            raise InputError(
+                f"The column {asked!r} has no label of the model, such as {listed(self.names)}: pass another "
+                f"--label_column_name, one of {', '.join(rows[0])}."
+            )
 
-    def read_labels(self, values: list) -> list:
-        return label_names(values, [] if self.problem_type == REGRESSION else self.names)
+    def read(self, rows: list[Row], column: str) -> list:
+        numbered = [] if self.problem_type == REGRESSION else self.names
+        return label_names([row.get(column) for row in rows], numbered)
 
-    def is_known(self, label: str | list | None) -> bool:
-        """Return whether a label is one that the model can predict."""
+    def truth(self, label: str | list) -> Any:
+        """Return what the model should predict; None if it cannot predict this label."""
         if self.problem_type == REGRESSION:
-            return isinstance(label, str) and NUMBER.fullmatch(label) is not None
+            return float(label) if isinstance(label, str) and NUMBER.fullmatch(label) else None
         if self.problem_type == CLASSES:
-            return isinstance(label, list) and set(label) <= set(self.names)
-        return label in self.names
+            return frozenset(label) if isinstance(label, list) and {*label} <= {*self.names} else None
+        return label if label in self.names else None
 
-    def compare(self, values: list, logits: np.ndarray):
-        for label, row in zip(self.read_labels(values), logits):
-            if label is None or math.isnan(row[0]):
+    def prediction(self, results: Results) -> Any:
+        """Return what the results predict, to be compared with a `truth`."""
+        if self.problem_type == CLASSES:
+            return frozenset(name for name, probability in results if probability > 0.5)
+        return float(results[0][0]) if self.problem_type == REGRESSION else results[0][0]
+
+    def compare(self, rows: list[Row], results: list[Results]):
+        for label, result in zip(self.read(rows, self.column) if self.column else (), results):
+            if label is None or not result:
                 continue
-            if not self.is_known(label):
-                self.other_labels.append(str(label))
-            elif self.problem_type == REGRESSION:
-                self.pairs.append((float(label), float(row[0])))
-            elif self.problem_type == CLASSES:
-                self.pairs.append((frozenset(label), frozenset(self.names[i] for i in np.flatnonzero(row > 0))))
+            truth = self.truth(label)
+            if truth is None:
+                self.other_labels[repr(label)] += 1
             else:
-                self.pairs.append((label, self.names[row.argmax()]))
+                self.pairs[truth, self.prediction(result)] += 1
 
     def score(self) -> str | None:
-        """Return the score in words; None without labels."""
-        if not self.pairs:
+        """Return the score of all rows in words; None without labels."""
+        rows = self.pairs.total()
+        if rows < (4 if self.problem_type == REGRESSION else 1):
             return None
-        truths, guesses = zip(*self.pairs)
+        right = sum(count for (truth, prediction), count in self.pairs.items() if truth == prediction)
+        words = f"Accuracy {accuracy_in_words(right, rows)}"
         if self.problem_type == REGRESSION:
-            if len(self.pairs) < 3:
-                return None
-            numbers = pearsonr(guesses, truths).statistic, spearmanr(guesses, truths).statistic
-            return "Pearson {:.4f}, Spearman {:.4f}, {} rows".format(*numbers, len(self.pairs))
-        words = f"Accuracy {accuracy_in_words(sum(map(operator.eq, truths, guesses)), len(truths))}"
-        if self.problem_type == ONE_CLASS:
-            return words
-        both, total = sum(len(x & y) for x, y in self.pairs), sum(len(x) + len(y) for x, y in self.pairs)
-        return f"F1 {2 * both / max(total, 1):.4f} of all classes; {words} with all classes right"
-
-    def notes(self) -> list[str]:
-        """Return lines about all rows: their score, and what has no prediction or is not compared."""
-        score = self.score()
-        lines = [f"{score}, by the column {self.label_column!r}" if score else "No score: there are no labels."]
-        if self.skipped:
-            lines.append(f"Rows without a prediction: {len(self.skipped)}, such as: {self.skipped[0]}")
-        if self.other_labels:
-            fact = f"{len(self.other_labels)}, such as {self.other_labels[0]!r}"
-            lines.append(f"Rows with labels that the model does not have, which are not compared: {fact}")
-        return lines
+            truths, predictions = np.array([*self.pairs.elements()]).T
+            words = f"Pearson's correlation {correlation_in_words(predictions, truths)}"
+        elif self.problem_type == CLASSES:
+            both = sum(count * len(x & y) for (x, y), count in self.pairs.items())
+            total = sum(count * (len(x) + len(y)) for (x, y), count in self.pairs.items())
+            words = f"F1 {2 * both / max(total, 1):.4f} of all classes; {words} with all classes right"
+        return f"{words}, by the column {self.column!r}"
 
 
-class TextClassifier(Classifier):
-    """Classifies texts, or pairs of texts.
+@dataclass
+class Predictor:
+    """Predicts the classes or answers of rows.
 
     Args:
-        columns: The text column, or the two of a pair; by default those that the model was trained on, else
-            `known_text_columns`, else the only column that is neither an id nor a label.
-        length: The number of tokens used of a text; by default `text_length`.
+        inputs: Yields the index and the input of each row that has one, in the order in which to predict them. It
+            counts what is to be said about rows in `notes`.
+        results: Returns the results of a batch of inputs.
+        most_results: The largest number of results per row.
     """
 
-    def __init__(self, *args, columns: Sequence[str] | None = None, length: int | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
-        check_text_columns(columns or [])
-        self.tokenizer, n = open_tokenizer(self.checkpoint), getattr(self.config, "max_position_embeddings", None)
-        check_vocabulary(self.config, self.tokenizer, self.checkpoint)
-        self.columns, self.rows, self.truncated = tuple(columns or ()), 0, 0
-        self.length = length or text_length(self.config, self.tokenizer)
-        if n is not None and self.length > n:
-            if not getattr(self.config, "toeplitz", False) or program_of(self.checkpoint):
-                raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
-            extend_context(self.model, self.tokenizer, self.length)
+    inputs: Callable[[list[Row], Counter[str]], Iterator[tuple[int, Any]]]
+    results: Callable[[list], list[Results]]
+    most_results: int
+    batch_size: int
+    notes: Counter[str] = field(default_factory=Counter)
 
-    def start(self, rows: Sequence[Row]):
-        super().start(rows)
-        names, label = list(rows[0]), self.label_column or find_label_column(rows[0])
-        trained = tuple(getattr(self.config, "text_columns", None) or ())
-        others = [name for name in names if name not in ("id", "idx", label)]
-        if trained and not self.columns and not {*trained} <= {*names} and (len(others), len(trained)) != (1, 1):
-            fact = f"the model was trained on {' and '.join(trained)}, and the data have {', '.join(names)}"
-            raise InputError(f"Name the text column with --text_column_names: {fact}.")
-        asked = self.columns or (trained if {*trained} <= {*names} else others if trained else None)
-        self.columns = tuple(find_text_columns(names, label if label in names else None, asked or None))
-        if any(isinstance(row.get(name), list | dict) for row in rows for name in self.columns):
-            raise InputError(
-                f"The column {' or '.join(self.columns)} holds lists, not texts: pass --text_column_names."
-            )
-        tqdm.write(f"Texts: {' and '.join(self.columns)}")
-
-    @torch.inference_mode()
-    def logits(self, rows: Sequence[Row]) -> np.ndarray:
-        texts = [["" if row.get(name) is None else str(row[name]) for name in self.columns] for row in rows]
-        filled = [number for number, parts in enumerate(texts) if all(map(str.strip, parts))]
-        self.skipped += ["no text"] * (len(rows) - len(filled))
-        logits = np.full((len(rows), len(self.names)), np.nan)
-        if not filled:
-            return logits
-        parts = [list(column) for column in zip(*(texts[number] for number in filled))]
-        encoded = self.tokenizer(*parts, truncation=True, max_length=self.length, verbose=False)
-        self.rows += len(filled)
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        self.truncated += sum(length >= self.length for length in lengths)
-        # Batches of similar length need little padding.
-        order = sorted(range(len(filled)), key=lengths.__getitem__, reverse=True)
-        for start in range(0, len(order), self.batch_size):
-            numbers = order[start : start + self.batch_size]
-            batch = self.tokenizer.pad(
-                {name: [column[number] for number in numbers] for name, column in encoded.items()},
-                padding=padding_for(self.config),
-                max_length=self.length,
-                return_tensors="pt",
-            )
-            outputs = self.model(**batch.to(self.model.device)).logits
-            logits[[filled[number] for number in numbers]] = outputs.float().cpu().numpy()
-        return logits
-
-    def notes(self) -> list[str]:
-        if not self.truncated:
-            return super().notes()
-        fact = f"have {self.length} tokens or more, of which the first {self.length} are used (--max_seq_length)"
-        return [f"{self.truncated} of {self.rows} rows {fact}", *super().notes()]
-
-
-class ImageClassifier(Classifier):
-    """Classifies the pictures in a `folder`, whose rows have the column "file"."""
-
-    usual_label_columns = ("folder",)
-
-    def __init__(self, *args, folder: str, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.folder, self.processor = folder, open_image_processor(self.checkpoint)
-
-    @torch.inference_mode()
-    def logits(self, rows: Sequence[Row]) -> np.ndarray:
-        # Texts are classified without Pillow, which this import needs.
-        from ..processor import decode_image
-
-        logits = np.full((len(rows), len(self.names)), np.nan)
-        for start in range(0, len(rows), self.batch_size):
-            pictures = {}
-            for number, row in enumerate(rows[start : start + self.batch_size], start=start):
-                try:
-                    pictures[number] = decode_image({"bytes": None, "path": f"{self.folder}/{row['file']}"})
-                except InputError as error:
-                    self.skipped.append(str(error))
-            if pictures:
-                batch = self.processor(list(pictures.values()), return_tensors="pt")
-                outputs = self.model(pixel_values=batch["pixel_values"].to(self.model.device, self.model.dtype)).logits
-                logits[list(pictures)] = outputs.float().cpu().numpy()
-        return logits
+    def __call__(self, rows: list[Row]) -> list[Results]:
+        """Return the results of each row, none for a row without input."""
+        results: list[Results] = [[] for _ in rows]
+        for batch in chunks(self.inputs(rows, self.notes), self.batch_size):
+            numbers, inputs = zip(*batch)
+            for number, result in zip(numbers, self.results(list(inputs))):
+                results[number] = result
+        return results
 
 
 def open_classifier(
     model: PreTrainedModel,
     checkpoint: str,
-    source: str,
+    data: str,
     text_columns: Sequence[str] | None = None,
     label_column: str | None = None,
     length: int | None = None,
     batch_size: int = 32,
-) -> Classifier:
-    """Return the classifier of a model for the rows of a file of texts, or of a folder of pictures."""
-    options: dict[str, Any] = {"label_column": label_column, "batch_size": batch_size}
-    if model.main_input_name == "pixel_values":
-        if not Path(source).is_dir():
-            raise InputError(f"{source} is not a folder of pictures: name one.")
-        return ImageClassifier(model, checkpoint, folder=source, **options)
-    if Path(source).is_dir():
-        raise InputError(f"{source} is a folder of pictures, but {checkpoint} classifies texts: name a file.")
-    return TextClassifier(model, checkpoint, columns=text_columns, length=length, **options)
+) -> tuple[Predictor, Scorer, Iterator[list[Row]]]:
+    """Return the predictor and the scorer of a classifier for a file of texts or a folder of pictures, and the rows of
+    the data in chunks."""
+    is_folder = Path(data).is_dir()
+    if is_folder != (model.main_input_name == "pixel_values"):
+        kind = "a file of texts" if is_folder else "a folder of pictures"
+        raise InputError(f"{checkpoint} classifies {kind}, which {data} is not: pass another model or other data.")
+    parts = chunks(read_pictures(data) if is_folder else stream_rows(data), CHUNK)
+    if (first := next(parts, None)) is None:
+        raise InputError(f"There are no rows, or no pictures, in {data}.")
+    scorer = Scorer(model.config, first, label_column, ("folder",) if is_folder else LABEL_COLUMNS)
+    inputs: Callable = partial(picture_inputs, folder=data)
+    options: dict[str, Any] = {"batch_size": batch_size, "top_k": len(scorer.names)}
+    if is_folder:
+        options |= {"task": "image-classification", "image_processor": open_image_processor(checkpoint)}
+    else:
+        tokenizer, n = open_tokenizer(checkpoint), getattr(model.config, "max_position_embeddings", None)
+        check_vocabulary(model.config, tokenizer, checkpoint)
+        cut: dict[str, Any] = {"truncation": True, "max_length": length or text_length(model.config, tokenizer)}
+        if n is not None and cut["max_length"] > n:
+            if not getattr(model.config, "toeplitz", False) or program_of(checkpoint):
+                raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
+            extend_context(model, tokenizer, cut["max_length"])
+        columns = choose_text_columns(model.config, first, text_columns, scorer.column)
+        inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, **cut)
+        options |= {"task": "text-classification", "tokenizer": tokenizer, "padding": padding_for(model.config), **cut}
+    is_number = scorer.problem_type == REGRESSION
+    classify: Any = pipeline(model=model, function_to_apply="none" if is_number else None, **options)
+
+    def results(inputs: list) -> list[Results]:
+        answers = classify(inputs)
+        return [[(f"{x['score']:.9g}",) if is_number else (x["label"], x["score"]) for x in row] for row in answers]
+
+    return Predictor(inputs, results, len(scorer.names), batch_size), scorer, chain([first], parts)
 
 
-class Answerer:
-    """Answers the questions of rows, and compares the results with their answers, if they have any.
+def choose_text_columns(
+    config: PreTrainedConfig, rows: list[Row], asked: Sequence[str] | None, label_column: str | None
+) -> Sequence[str]:
+    """Return the columns of text: those `asked` for, else those that the model was trained on, if the rows have them or
+    only one column, else those of `find_text_columns`."""
+    check_text_columns(asked or [])
+    names, label = list(rows[0]), label_column or find_label_column(rows[0])
+    trained = getattr(config, "text_columns", None) or ()
+    others = [name for name in names if name not in ("id", "idx", label)]
+    if not {*trained} <= {*names} and len(trained) == len(others) == 1:
+        trained = others
+    columns = find_text_columns(names, label if label in names else None, asked or trained)
+    if any(isinstance(row.get(name), list | dict) for row in rows for name in columns):
+        raise InputError(f"The column {' or '.join(columns)} holds lists, not texts: pass --text_column_names.")
+    tqdm.write(f"Texts: {' and '.join(columns)}")
+    return columns
 
-    Attributes:
-        most_results, has_probabilities: As in `Classifier`.
-    """
 
-    has_probabilities = True
+def text_inputs(
+    rows: list[Row], notes: Counter[str], *, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase, **cut: Any
+) -> Iterator[tuple[int, dict[str, str]]]:
+    texts = [["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows]
+    filled = [number for number, parts in enumerate(texts) if all(map(str.strip, parts))]
+    notes["have no text"] += len(rows) - len(filled)
+    if filled:
+        parts = [list(column) for column in zip(*(texts[number] for number in filled))]
+        lengths = dict(zip(filled, map(len, tokenizer(*parts, verbose=False, **cut)["input_ids"])))
+        longest = cut["max_length"]
+        note = f"have {longest} tokens or more, of which the first {longest} are used (--max_seq_length)"
+        notes[note] += sum(length >= longest for length in lengths.values())
+        # Batches of similar length need little padding.
+        for number in sorted(filled, key=lengths.__getitem__, reverse=True):
+            yield number, dict(zip(("text", "text_pair"), texts[number]))
 
-    def __init__(
-        self, answerer: QuestionAnswerer, source: str, top_k: int, version_2_with_negative: bool, batch_size: int
-    ):
-        self.answerer, self.source, self.most_results, self.batch_size = answerer, source, top_k, batch_size
-        self.version_2_with_negative, self.skipped = version_2_with_negative, list[str]()
-        self.predictions: dict[str, str] = {}
-        self.references: dict[str, list[str]] = {}
 
-    def __call__(self, rows: Sequence[Row]) -> list[Results]:
-        """Return the best answers to each question with their probabilities, best first."""
-        for name in ("question", "context"):
-            if name not in rows[0]:
-                raise InputError(f"The data have no column {name!r}, only {', '.join(rows[0])}.")
-        filled = [
-            i for i, row in enumerate(rows) if all(str(row.get(k) or "").strip() for k in ("question", "context"))
-        ]
-        references = {i: known_answers(rows[i], self.source) for i in filled}
-        if not self.version_2_with_negative and [] in references.values():
-            raise InputError("A question has no answer: pass --version_2_with_negative.")
-        self.skipped += ["no question, or no context"] * (len(rows) - len(filled))
-        results: list[Results] = [[] for _ in rows]
-        # With `top_k=1`, the answerer would not return lists.
-        options: dict[str, Any] = {"top_k": max(2, self.most_results), "batch_size": self.batch_size}
-        options["handle_impossible_answer"] = self.version_2_with_negative
-        for start in range(0, len(filled), self.batch_size):
-            numbers = filled[start : start + self.batch_size]
-            questions, contexts = ([str(rows[i][name]) for i in numbers] for name in ("question", "context"))
-            for number, answers in zip(numbers, self.answerer(questions, contexts, **options)):
-                results[number] = [(answer["answer"], answer["score"]) for answer in answers[: self.most_results]]
-                if (pairs := references[number]) is not None:
-                    key = str(len(self.references))
-                    self.references[key] = [text for text, _ in pairs]
-                    self.predictions[key] = answers[0]["answer"]
-        return results
+def read_pictures(folder: str) -> list[Row]:
+    """Return "file" and "folder" of the pictures in a folder."""
+    images, left_out = find_images(Path(folder))
+    if left_out:
+        print(f"Left out of {folder}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
+    return [{"file": str(image), "folder": image.parent.name} for image in images]
 
-    def notes(self) -> list[str]:
-        lines = [f"Rows without a prediction: {len(self.skipped)}, such as: {self.skipped[0]}"] if self.skipped else []
-        if self.references:
-            scores = (squad_v2_scores if self.version_2_with_negative else squad_scores)(
-                self.predictions, self.references
-            )
-            names = ("exact", "f1") if self.version_2_with_negative else ("exact_match", "f1")
-            words = ", ".join(f"{name} {scores[name]:.2f}" for name in names)
-            lines.append(f"{words}, {len(self.references)} questions")
-        return lines
+
+def picture_inputs(rows: list[Row], notes: Counter[str], *, folder: str) -> Iterator[tuple[int, Any]]:
+    # Texts are classified without Pillow, which this import needs.
+    from ..processor import decode_image
+
+    for number, row in enumerate(rows):
+        try:
+            yield number, decode_image({"bytes": None, "path": f"{folder}/{row['file']}"})
+        except InputError as error:
+            tqdm.write(str(error))
+            notes["cannot be read as pictures"] += 1
+
+
+def question_inputs(rows: list[Row], notes: Counter[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+    for number, row in enumerate(rows):
+        question, context = (str(row.get(name) or "") for name in ("question", "context"))
+        if question.strip() and context.strip():
+            yield number, (question, context)
+        else:
+            notes["have no question, or no context"] += 1
+
+
+def answer(answerer: QuestionAnswerer, inputs: list, top_k: int, allow_none: bool) -> list[Results]:
+    questions, contexts = zip(*inputs)
+    # With `top_k=1`, the answerer would not return lists.
+    answers: Any = answerer(questions, contexts, top_k=max(2, top_k), handle_impossible_answer=allow_none)
+    return [[(x["answer"], x["score"]) for x in ranked] for ranked in answers]
