@@ -110,7 +110,7 @@ def check_missing_extras():
         (["run", "mlm", "--help"], "hf-gmlp[train]"),
         (["convert", "timm", "weights.pth", "out"], "hf-gmlp[vision]"),
         # This command needs no extra, and refuses the weights.
-        (["convert", "lucidrains", "weights.pth", "out"], "are not the tensors of such a gMLP"),
+        (["convert", "lucidrains", "weights.pth", "out"], "are not those of a gMLP"),
     ):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
