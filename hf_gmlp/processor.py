@@ -85,9 +85,11 @@ def decode_image(image: dict) -> PIL.Image.Image:
                 raise ValueError(f"it has only {picture.width} x {picture.height} pixels")
             return PIL.ImageOps.exif_transpose(picture).convert("RGB")
     except DECODING_ERRORS as error:
-        fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
-        name, advice = image["path"] or "An image without a name", "replace it, or remove it and start again"
-        raise InputError(f"{name} cannot be read as a picture ({fault}): {advice}.") from error
+        reason = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
+        raise InputError(
+            f"{image['path'] or 'An image without a name'} cannot be read as a picture ({reason}): replace it, or "
+            "remove it and start again."
+        ) from error
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:

@@ -235,13 +235,3 @@ def test_open_ended_tokenizer_adds_nothing_to_a_text(tmp_path):
     assert "token_type_ids" not in tokenizer(text)
     # A tokenizer that adds no end token is unchanged.
     assert open_ended(tokenizer) is tokenizer
-
-
-def test_word_ids_are_words(tokenizer):
-    text = "Structured unpacking reconsidered,\nthe nonlocal statement"
-    encoded = tokenizer(text, return_offsets_mapping=True)
-    words: dict[int, list[int]] = {}
-    for word, (start, end) in zip(encoded.word_ids(), encoded["offset_mapping"], strict=True):
-        if word is not None and end > start:
-            words.setdefault(word, []).extend((start, end))
-    assert [text[min(span) : max(span)] for span in words.values()] == text.split()

@@ -91,13 +91,14 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
 
 def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
     """Return the accuracy on a file or folder, or raise an InputError if it has no labels for the model."""
-    if not type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
-        raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
-    classifier, scorer, rows = open_classifier(model, checkpoint, path)
-    for chunk in rows:
-        scorer.compare(chunk, classifier(chunk))
-    if (words := scorer.score()) is None:
-        raise InputError(f"{path} has no labels of the model: name a file with the columns of its training.")
+    words = None
+    if type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
+        classifier, scorer, rows = open_classifier(model, checkpoint, path)
+        for chunk in rows:
+            scorer.compare(chunk, classifier(chunk))
+        words = scorer.score()
+    if words is None:
+        raise InputError(f"--eval_file {path} needs a classifier, and labels of it in the column of its training.")
     return words
 
 

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas
 from huggingface_hub import ModelCard
-from transformers import PreTrainedModel, pipeline
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
@@ -22,7 +21,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 LOOPBACK = ["127.0.0.1", "localhost"]
-MAX_CHARACTERS = 50_000
 SENTENCE = "The committee accepted the proposal after a long debate."
 
 
@@ -70,32 +68,26 @@ def description(checkpoint: str) -> str:
     return " ".join(sentence[1].split()) if sentence else ""
 
 
-def own_examples(checkpoint: str, column: str) -> list[str]:
-    """Return texts or paths of pictures to try.
-
-    They are those of the model card's `widget`, as on the Hub. Without a widget, they are held-out rows of the run that
-    trained the model, one per class.
-
-    Args:
-        column: "text", or "file" for pictures.
-    """
-    card, held_out = Path(checkpoint, "README.md"), Path(checkpoint, "eval_predictions.csv")
-    examples: list = []
-    if card.is_file():
-        widget = ModelCard.load(card).data.get("widget") or []
-        examples = [Path(checkpoint, row["src"]) if column == "file" else row.get("text") for row in widget]
-    if not examples and held_out.is_file():
-        rows = pandas.read_csv(held_out, dtype=str, keep_default_na=False)
-        examples = rows.drop_duplicates("label").get(column, [])[:8]
-    return [str(example) for example in examples if column == "text" or Path(example).is_file()]
+def examples_of(checkpoint: str) -> list[list[str]] | None:
+    """Return the texts or pictures of the model card's `widget`, as the Hub shows them; None if it has none."""
+    path = Path(checkpoint, "README.md")
+    widget = ModelCard.load(path).data.get("widget") if path.is_file() else None
+    return [[row.get("text") or str(Path(checkpoint, row["src"]))] for row in widget] if widget else None
 
 
-def check(value: str | None, *texts: str):
-    """Raise an error, which the page shows, if the first input is empty, or a text is too long."""
+def count_tokens(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> int:
+    """Return the number of tokens of a text, or raise an error, which the page shows, if they are more than `most`."""
+    count = len(tokenizer(text)["input_ids"])
+    if count > most:
+        message = f"The text has {count} tokens, and the model accepts {most}: shorten it."
+        raise gr.Error(message, print_exception=False)
+    return count
+
+
+def need_input(value: str | None):
+    """Raise an error, which the page shows, if an input is empty."""
     if not (value or "").strip():
         raise gr.Error("There is no input yet.", print_exception=False)
-    if max(len(text or "") for text in (value, *texts)) > MAX_CHARACTERS:
-        raise gr.Error(f"A text may have at most {MAX_CHARACTERS} characters: shorten it.", print_exception=False)
 
 
 # Each of the following functions adds the interface for one head to the page.
@@ -105,13 +97,9 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
     mask = str(pipe.tokenizer.mask_token)
 
-    longest = text_length(model.config, pipe.tokenizer)
-
     def fill(text: str) -> list[list]:
-        check(text)
-        if (count := len(pipe.tokenizer(text)["input_ids"])) > longest:
-            message = f"The text has {count} tokens, and the model accepts {longest}: shorten it."
-            raise gr.Error(message, print_exception=False)
+        need_input(text)
+        count_tokens(text, pipe.tokenizer, text_length(model.config, pipe.tokenizer))
         answers = pipe(text)
         masks = answers if isinstance(answers[0], list) else [answers]
         return [[i, row["token_str"], round(row["score"], 4)] for i, rows in enumerate(masks, 1) for row in rows]
@@ -127,22 +115,21 @@ def classify_text(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None, **options)
 
     def classify(text: str, pair: str) -> dict[str, float] | float:
-        check(text, pair)
+        need_input(text)
         rows = pipe({"text": text, "text_pair": pair or None})
         # The output of a regression is a number.
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
 
     inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model classifies pairs")]
-    examples = [[text, ""] for text in own_examples(checkpoint, "text")]
-    gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples or None)
+    gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples_of(checkpoint))
 
 
 def answer_questions(model: PreTrainedModel, checkpoint: str):
     answerer = QuestionAnswerer(model, open_tokenizer(checkpoint))
 
     def answer(question: str, context: str) -> list[list]:
-        check(question, context)
-        check(context)
+        need_input(question)
+        need_input(context)
         answers: Any = answerer(question, context, top_k=5)
         return [list(row.values()) for row in answers]
 
@@ -152,30 +139,29 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
 
 
 def classify_images(model: PreTrainedModel, checkpoint: str):
-    processor = open_image_processor(checkpoint)
-    pipe = pipeline("image-classification", model=model, image_processor=processor, top_k=5)
+    pipe = pipeline("image-classification", model=model, image_processor=open_image_processor(checkpoint), top_k=5)
 
     def classify(path: str | None) -> dict[str, float]:
-        check(path)
+        need_input(path)
         try:
-            return {row["label"]: row["score"] for row in pipe(decode_image({"bytes": None, "path": path}))}
+            picture = decode_image({"bytes": None, "path": path})
         except InputError as error:
             raise gr.Error(str(error).replace(str(path), Path(str(path)).name), print_exception=False) from None
+        return {row["label"]: row["score"] for row in pipe(picture)}
 
     image = gr.Image(label="Image", type="filepath", image_mode=None)
     # gradio would open the file, for which Pillow has a limit of pixels.
     vars(image)["preprocess"] = lambda payload: payload and payload.path
-    gr.Interface(classify, image, gr.Label(label="Classes"), examples=own_examples(checkpoint, "file") or None)
+    gr.Interface(classify, image, gr.Label(label="Classes"), examples=examples_of(checkpoint))
 
 
 def continue_text(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
     def write(text: str, new_tokens: int, temperature: float) -> str:
-        check(text)
-        room = model.config.max_position_embeddings - len(pipe.tokenizer(text)["input_ids"])
-        if room < 1:
-            raise gr.Error("The text fills all positions of the model: shorten it.", print_exception=False)
+        need_input(text)
+        n = model.config.max_position_embeddings
+        room = n - count_tokens(text, pipe.tokenizer, n - 1)
         options = {"max_new_tokens": min(new_tokens, room), "do_sample": temperature > 0}
         return pipe(text, **options, temperature=temperature or 1.0)[0]["generated_text"]
 

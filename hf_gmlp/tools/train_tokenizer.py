@@ -26,8 +26,6 @@ def train(output_dir: str, max_samples: int | None = None, **options: Any) -> li
     folder.mkdir(parents=True, exist_ok=True)
     documents = tqdm(itertools.islice(read_texts(**source), max_samples), desc="Reading", unit=" documents")
     tokenizer = train_tokenizer(documents, **options)
-    if documents.n == 0:
-        raise InputError("There is no text to train on: every document is blank.")
     save_tokenizer(tokenizer, folder)
     return [f"A tokenizer of {len(tokenizer):,} tokens, trained on {documents.n:,} documents, is in {folder}."]
 
@@ -64,9 +62,7 @@ def read_texts(
         for row in splits[split]:
             text = row.get(text_column_name)
             if text_column_name not in row or not isinstance(text, str | None):
-                columns = ", ".join(row)
-                raise InputError(
-                    f"There is no text in {text_column_name!r}: pass --text_column_name, one of {columns}."
-                )
+                names = ", ".join(row)
+                raise InputError(f"There is no text in {text_column_name!r}: pass --text_column_name, one of {names}.")
             if text and not text.isspace():
                 yield text

@@ -1,7 +1,6 @@
 """benchmarks/gpu.py at a tiny size on a CPU: it runs, reports correct numbers, and refuses wrong results."""
 
 import pytest
-import torch
 
 from .conftest import read
 
@@ -36,14 +35,3 @@ def test_operations_are_counted(n):
     assert counts[gpu.OWN] == counts[gpu.LUCIDRAINS] == block
     # One BERT layer corresponds to three blocks.
     assert counts[gpu.BERT] == 3 * 2 * 2 * n * (12 * 768**2 + 2 * n * 768) // 3
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="There is a GPU.")
-def test_without_a_gpu_it_says_so(call, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        call(gpu, "--out", tmp_path)
-    assert "No CUDA GPU found" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        call(gpu, "--device", "cpu", "--out", tmp_path)
-    assert "add --quick" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

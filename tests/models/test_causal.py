@@ -16,7 +16,7 @@ from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
-from .helpers import ATTENTIONS, KINDS_OF_GMLP, attention_fields, padded
+from .helpers import KINDS_OF_GMLP, padded
 
 # Without an end token, all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
@@ -35,22 +35,6 @@ def causal_model(text_config, perturbed_model):
         return model
 
     return make
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_outputs_do_not_depend_on_later_tokens(causal_model, toeplitz, attention):
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention))
-    embeds = torch.randn(2, 7, 16, requires_grad=True)
-    logits = model(inputs_embeds=embeds).logits
-    for i in range(7):
-        (gradient,) = torch.autograd.grad(logits[:, i].square().sum(), embeds, retain_graph=True)
-        assert (gradient[:, i + 1 :] == 0).all()
-    # Weights of later positions get no gradient.
-    logits.square().sum().backward()
-    for projection in model.spatial_projections():
-        gradient = projection.weight.grad
-        assert ((gradient[24:] if toeplitz else gradient.triu(1)) == 0).all()
 
 
 @torch.no_grad()
@@ -122,15 +106,6 @@ def test_padded_prompts_give_the_texts_of_single_prompts(causal_model, random_id
             assert torch.equal(text[-len(alone) :], alone)
 
 
-def test_generated_tokens_continue_the_segment_of_the_prompt(causal_model, random_ids):
-    model, ids = causal_model(type_vocab_size=2).double(), random_ids(2, 6)
-    segments = torch.ones_like(ids)
-    options = {"token_type_ids": segments, "max_new_tokens": 8, "do_sample": False}
-    text = model.generate(ids, **options)
-    assert torch.equal(text, model.generate(ids, use_cache=False, **options))
-    assert not torch.equal(text, model.generate(ids, max_new_tokens=8, do_sample=False))
-
-
 @KINDS_OF_GMLP
 def test_assisted_generation_gives_the_same_text(causal_model, random_ids, fields):
     """Assisted generation removes tokens from the cache. The assistant differs, so some of its guesses are wrong."""
@@ -159,11 +134,6 @@ def test_generate_counts_positions_as_forward_does(causal_model, random_ids, fie
             expected = model(output.sequences, full).logits[:, 8:11]
         # `generate` casts the logits to float32.
         torch.testing.assert_close(torch.stack(output.logits, 1).double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_an_assistant_with_a_smaller_n_is_refused(causal_model, random_ids):
-    with pytest.raises(ValueError, match="more than the maximum of 12"):
-        causal_model().generate(random_ids(1, 6), assistant_model=causal_model(n=12), max_new_tokens=14)
 
 
 @pytest.mark.slow
@@ -276,22 +246,3 @@ def test_predictions_of_a_trainer_have_no_cache(causal_model, random_ids, tmp_pa
     samples = [{"input_ids": ids, "labels": ids} for ids in random_ids(4, 8)]
     trainer = Trainer(causal_model(), TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True))
     assert trainer.predict(samples).predictions.shape == (4, 8, 40)
-
-
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_a_second_prompt_continues_the_cache(causal_model, random_ids, cache):
-    """The prompts are padded, so the mask has gaps."""
-    model = causal_model(attention_size=8).double()
-    ids, mask = padded([random_ids(3), random_ids(6)], "left")
-    options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
-    if cache == "static":
-        options["past_key_values"] = StaticCache(config=model.config, max_cache_len=20)
-    first = model.generate(ids, attention_mask=mask, **options)
-    options["past_key_values"] = first.past_key_values
-    mask = torch.cat([mask, torch.ones(2, 7, dtype=torch.long)], dim=1)
-    mask[1, 8:10] = 0
-    text = torch.cat([first.sequences, random_ids(2, 3)], dim=1)
-    second = model.generate(text, attention_mask=mask, disable_compile=True, **options).sequences
-    assert torch.equal(
-        second, model.generate(text, attention_mask=mask, use_cache=False, max_new_tokens=4, do_sample=False)
-    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_gmlp import GMLPConfig, GMLPForQuestionAnswering, GMLPForSequenceClassification, GMLPModel
+from hf_gmlp import GMLPForQuestionAnswering, GMLPForSequenceClassification, GMLPModel
 from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
 
 POOLINGS = ["cls", "mean", "max"]
@@ -80,11 +80,6 @@ def test_the_loss_of_question_answering_is_precise(text_config, perturbed_model,
         F.cross_entropy(x.to(precise), y) for x, y in ((output.start_logits, ends - 2), (output.end_logits, ends))
     ]
     torch.testing.assert_close(output.loss, sum(losses) / 2)
-
-
-def test_older_checkpoints_pool_the_first_token():
-    """Configs saved before `pooling` was a field must pool the first token."""
-    assert GMLPConfig.from_dict({}).pooling == "cls"
 
 
 @pytest.mark.parametrize(

@@ -133,38 +133,6 @@ def test_integers_of_numpy_are_lengths(perturbed_model, text_config, random_ids,
     assert_close(GMLPModel.from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"spatial_heads": 4, "attention_size": 8},
-        {"spatial_reach": 80, "max_position_embeddings": 300},
-        {"is_causal": True},
-    ],
-)
-@pytest.mark.parametrize("masked", [False, True])
-@torch.no_grad()
-def test_exported_for_any_batch_and_length(perturbed_model, text_config, random_ids, fields, masked):
-    """For a product by blocks, `torch.export` would derive a range of lengths: tests/tools/test_export.py covers it."""
-    config = text_config(num_hidden_layers=1, **fields)
-    model, n = perturbed_model(GMLPModel, config, add_pooling_layer=False), config.max_position_embeddings
-    batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=n)
-
-    def inputs(rows, tokens):
-        mask = torch.ones(rows, tokens, dtype=torch.long)
-        mask[0, tokens // 2 :] = 0
-        return {"input_ids": random_ids(rows, tokens)} | ({"attention_mask": mask} if masked else {})
-
-    sample = inputs(2, 8)
-    shapes = {name: {0: batch, 1: length} for name in sample}
-    program = torch.export.export(model, (), sample, dynamic_shapes=shapes, strict=False)
-    for rows, tokens in ((3, n), (4, 2), (1, n - 1)):
-        case = inputs(rows, tokens)
-        is_token = case.get("attention_mask", torch.ones(rows, tokens)) == 1
-        actual, expected = (f(**case).last_hidden_state[is_token] for f in (program.module(), model))
-        assert_close(actual, expected, depth=2)
-
-
 @pytest.mark.parametrize("heads", [1, 6])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_has_no_other_form_of_output(heads, dtype, monkeypatch):
@@ -177,17 +145,6 @@ def test_half_precision_has_no_other_form_of_output(heads, dtype, monkeypatch):
         actual = projection(v)
     assert actual.dtype == dtype
     torch.testing.assert_close(actual.float(), expected, rtol=0.05, atol=0.1)
-
-
-def test_the_matrix_is_cast_before_it_is_expanded(perturbed_model, text_config, random_ids, monkeypatch):
-    """Autocast would copy an expanded W for each row of the batch."""
-    model, strides, product = perturbed_model(GMLPModel, text_config()), [], torch.baddbmm
-    monkeypatch.setattr(
-        torch, "baddbmm", lambda bias, w, v: strides.append((w.dtype, w.stride(0))) or product(bias, w, v)
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        model(random_ids(4, 12))
-    assert strides == [(torch.bfloat16, 0)] * 2
 
 
 def test_the_cost_of_a_token_does_not_grow_with_the_length():

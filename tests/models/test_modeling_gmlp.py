@@ -92,22 +92,6 @@ def test_images_are_pooled_by_cls_token_or_mean(vision_config, perturbed_model):
         assert bare(pixels).pooler_output is None
 
 
-@pytest.mark.parametrize("new", [20, 5])
-@pytest.mark.parametrize("toeplitz", [True, False])
-@torch.no_grad()
-def test_resizing_the_length_keeps_outputs(text_config, perturbed_model, random_ids, tmp_path, toeplitz, new):
-    """Sequences that both lengths allow keep their outputs, and the resized model can be saved and loaded."""
-    model = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz, attention_size=8))
-    short, long = random_ids(2, min(12, new)), random_ids(2, new)
-    expected = model(short).logits
-    model.resize_position_embeddings(new)
-    torch.testing.assert_close(model(short).logits, expected)
-    with pytest.raises(ValueError, match=rf"resize_position_embeddings\({new + 1}\)"):
-        model(random_ids(1, new + 1))
-    model.save_pretrained(tmp_path)
-    torch.testing.assert_close(GMLPForMaskedLM.from_pretrained(tmp_path)(long).logits, model(long).logits)
-
-
 @pytest.mark.parametrize(
     "fields", [{"pooling": "cls"}, {"pooling": "mean"}, CONVOLUTIONAL, {"stem": "conv", "num_channels": 1}]
 )

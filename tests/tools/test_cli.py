@@ -39,20 +39,6 @@ def test_presets_are_listed_and_shown(capsys):
     assert "92 M" in details and "d_ffn = 2048" in details and '"spatial_gating": "linear"' in details
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["presets", "gmlp-huge"], "gmlp-huge"),
-        (["convert", "timm", "/nowhere/at/all", "out"], "/nowhere/at/all"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and message in error and "Traceback" not in error
-
-
 def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     """Scripts run in any folder with the project's recipes, and the model card shows the command."""
     monkeypatch.chdir(tmp_path)

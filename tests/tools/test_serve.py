@@ -82,7 +82,7 @@ def test_masks_are_filled(opened, folders):
     assert [row[:2] for row in rows] == [[i, row["token_str"]] for i, mask in enumerate(expected, 1) for row in mask]
     assert len(client.predict("the <blank>", api_name="/fill")["data"]) == 5
     long = "cat " * 20
-    for text, message in (("no gap", "<blank>"), ("x" * 60_000, "50000"), (" ", "input"), (long, "accepts 20")):
+    for text, message in (("no gap", "<blank>"), (" ", "input"), (long, "accepts 20")):
         with pytest.raises(gradio_client.exceptions.AppError, match=message):
             client.predict(text, api_name="/fill")
 
@@ -145,17 +145,12 @@ def test_the_page_describes_the_model_by_the_first_sentence_of_its_card(tmp_path
     assert serve.description(str(tmp_path)) == ""
 
 
-def test_examples_come_from_the_card_or_from_held_out_rows(folders, tmp_path):
-    """Examples come from the card, or are one held-out row per class. Other models have none."""
-    sentences = serve.own_examples(str(CHECKPOINTS / "amlp-mini-sst2"), "text")
-    assert len(sentences) == 2 and "film" in sentences[0]
+def test_examples_come_from_the_card(folders):
+    (first, second) = serve.examples_of(str(CHECKPOINTS / "amlp-mini-sst2"))
+    assert "film" in first[0] and len(second) == 1
     images = CHECKPOINTS / "gmlp-mini-cifar10"
-    assert serve.own_examples(str(images), "file") == [str(images / "ship.png")]
-    assert serve.own_examples(str(folders["classes"]), "text") == []
-    (tmp_path / "eval_predictions.csv").write_text("row,text,label\n1,a,yes\n2,b,yes\n3,1e5,no\n")
-    assert serve.own_examples(str(tmp_path), "text") == ["a", "1e5"]
-    (tmp_path / "eval_predictions.csv").write_text(f"file,label\n{tmp_path}/gone.png,no\n{__file__},yes\n")
-    assert serve.own_examples(str(tmp_path), "file") == [__file__]
+    assert serve.examples_of(str(images)) == [[str(images / "ship.png")]]
+    assert serve.examples_of(str(folders["classes"])) is None
 
 
 def test_a_text_is_continued_up_to_n_tokens(opened, folders):
