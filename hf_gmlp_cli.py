@@ -64,20 +64,12 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def tool(module: str, function: str, needs: str | None = None) -> Callable:
-    """Return a function that imports a function of hf_gmlp, calls it, and prints the lines that it returns.
-
-    Args:
-        needs: A package without which the import would fail.
-    """
+def tool(module: str, function: str) -> Callable:
+    """Return a function that imports a function of hf_gmlp, calls it, and prints the lines that it returns."""
 
     def call(**options: Any):
         from transformers.utils import logging as transformers_logging
 
-        from hf_gmlp.errors import need
-
-        if needs:
-            need(needs)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         for line in getattr(importlib.import_module(f"hf_gmlp.{module}"), function)(**options) or []:
@@ -118,8 +110,7 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--max_seq_length", type=int, metavar="N", help=length)
     negative = "allow an empty answer, for a model of questions without an answer (SQuAD v2.0)"
     parser.add_argument("--version_2_with_negative", action="store_true", help=negative)
-    # datasets installs pandas, which reads and writes the rows.
-    parser.set_defaults(function=tool("tools.predict", "predict", needs="datasets"))
+    parser.set_defaults(function=tool("tools.predict", "predict"))
 
 
 def tokenizer_arguments(parser: ArgumentParser):
@@ -150,7 +141,7 @@ def serve_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
-    parser.set_defaults(function=tool("tools.serve", "serve", needs="gradio"))
+    parser.set_defaults(function=tool("tools.serve", "serve"))
 
 
 def convert_arguments(parser: ArgumentParser):
@@ -180,11 +171,6 @@ def export(**options):
     logging.disable(logging.WARNING)
     try:
         tool("tools.export", "export")(**options)
-    except ImportError as error:
-        from hf_gmlp.errors import InputError
-
-        advice = 'pip install "hf-gmlp[export]", with transformers 5.23 or newer'
-        raise InputError(f"Exporting needs packages that are missing ({error}): {advice}.") from error
     finally:
         logging.disable(logging.NOTSET)
 

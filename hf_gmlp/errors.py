@@ -10,13 +10,14 @@ from importlib.util import find_spec
 # Packages that `pip install hf-gmlp` does not install -> their modules.
 OPTIONAL = {
     "hf-gmlp[train]": (
-        *("accelerate", "datasets", "evaluate", "matplotlib", "scipy", "sentencepiece", "sklearn", "torchdata"),
+        *("accelerate", "datasets", "evaluate", "matplotlib", "pandas", "pyarrow", "scipy", "sentencepiece"),
+        *("sklearn", "torchdata", "tqdm", "zstandard"),
     ),
     "hf-gmlp[vision]": ("PIL", "torchvision"),
     "hf-gmlp[serve]": ("gradio",),
-    "hf-gmlp[export]": ("onnxruntime",),
+    "hf-gmlp[export]": ("nncf", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "openvino"),
+    "transformers>=5.23": ("transformers.exporters",),
     "timm": ("timm",),
-    "zstandard": ("zstandard",),
 }
 
 
@@ -59,11 +60,11 @@ def _message(error: BaseException) -> str | None:
     # torch reports only the position at which it could not write on.
     if any("No space left" in str(cause) or "unexpected pos" in str(cause) for cause in causes(error)):
         return "The disk is full: free some space, and repeat the command."
-    if isinstance(error, ImportError):
-        # Python sets the name. Libraries that raise this error to say what to install do not.
-        return _not_installed(error.name.partition(".")[0]) if error.name else " ".join(str(error).split()) or None
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename} cannot be used ({error.strerror}): check the path, its permissions and the disk."
+    if isinstance(error, ImportError) and error.name:
+        return _not_installed(error.name)
+    if isinstance(error, ImportError | OSError):
+        # A library says what to install, or what is wrong with a file or the network.
+        return " ".join(str(error).split()) or None
     return None
 
 
@@ -75,8 +76,10 @@ def need(*modules: str):
 
 
 def _not_installed(module: str) -> str | None:
-    packages = [package for package, modules in OPTIONAL.items() if module in modules]
-    return f'{module} is not installed: pip install "{packages[0]}".' if packages else None
+    for package, modules in OPTIONAL.items():
+        if module in modules or module.partition(".")[0] in modules:
+            return f'{module} is not installed: pip install "{package}".'
+    return None
 
 
 def listed(names: list[str], most: int = 5) -> str:

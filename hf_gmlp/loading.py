@@ -60,23 +60,20 @@ def open_model(
         logging.set_verbosity(verbosity)
     weights, title = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
-    mismatched = sorted(key for key, *_ in report["mismatched_keys"])
-    fault = f"The weights of {name} do not fit its config as a {title}"
-    missing = {*report["missing_keys"]}.difference(mismatched)
-    for keys, words in ((missing, "missing"), (report["unexpected_keys"], "unexpected")):
-        # Heads and poolers have neither numbered layers nor embeddings.
-        pattern = rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)"
-        keys = sorted(key for key in keys if re.match(pattern, key))
-        if keys:
-            raise InputError(f"{fault}: {listed(keys, 3)} are {words}.")
-    wrong = [key for key in mismatched if new_size is None or weights[key].shape[0] != new_size]
+    # Heads and poolers have neither numbered layers nor embeddings.
+    is_layer = re.compile(rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)").match
+    mismatched = {key for key, *_ in report["mismatched_keys"]}
+    missing = {*report["missing_keys"]} - mismatched
+    wrong = [
+        *(f"{key} is missing" for key in missing if is_layer(key)),
+        *(f"{key} is unexpected" for key in report["unexpected_keys"] if is_layer(key)),
+        *(f"{key} has another shape" for key in mismatched if new_size is None or weights[key].shape[0] != new_size),
+    ]
     if wrong:
-        advice = "; --ignore_mismatched_sizes gives a classifier a new head" if new_head and new_size is None else ""
-        raise InputError(f"{fault}: {listed(wrong, 3)} have another shape{advice}.")
+        raise InputError(f"The weights of {name} do not fit its config as a {title}: {listed(sorted(wrong), 3)}.")
     new = sorted({*missing, *mismatched})
     if new and not new_head:
-        fault = f"{name} has no trained weights for a {title}: {listed(new, 3)} would be random"
-        raise InputError(f"{fault}. Fine-tune it first.")
+        raise InputError(f"{name} has no trained weights for a {title}, such as {new[0]}: fine-tune it first.")
     if new:
         logger.info("New weights, which the training will fill: %s", listed(new))
     for key, weight in model.named_parameters():
@@ -119,13 +116,13 @@ def reason(name: str | Path, file: str, error: Exception) -> str:
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
     """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
-    tokens, padding, fault = len(tokenizer), tokenizer.pad_token_id, ""
-    if tokens > config.vocab_size:
-        fault = f"has {tokens} tokens, but {name} has embeddings for {config.vocab_size}"
-    elif None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
-        fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
-    if fault:
-        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
+    tokens, padding = len(tokenizer), tokenizer.pad_token_id
+    pads_alike = None in (config.pad_token_id, padding) or config.pad_token_id == padding
+    if tokens > config.vocab_size or not pads_alike:
+        raise InputError(
+            f"The tokenizer has {tokens} tokens and pads with token {padding}, but {name} has embeddings for "
+            f"{config.vocab_size} and pads with {config.pad_token_id}: use the model's own tokenizer."
+        )
 
 
 def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:

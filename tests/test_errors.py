@@ -23,11 +23,10 @@ def fail(error):
     [
         (errors.InputError("No."), 2, "No."),
         (KeyboardInterrupt(), 130, "Repeat the command to start again"),
-        (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "/etc/x cannot be used (Permission denied)"),
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "Permission denied: '/etc/x'"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), 2, "--per_device_train_batch_size"),
         (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"), 2, "disk is full"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), 2, "disk is full"),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "disk is full"),
         (ImportError("You need\nliger-kernel"), 2, "You need liger-kernel"),
     ],
 )
@@ -49,12 +48,8 @@ def test_faults_of_the_program_keep_their_traceback(error):
 
 @pytest.mark.heavy
 def test_a_closed_pipe_ends_a_command_quietly():
-    command = [
-        sys.executable,
-        "-c",
-        "from hf_gmlp import errors; errors.run_command(lambda: print('line\\n' * 100_000))",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    code = "from hf_gmlp import errors; errors.run_command(lambda: print('line\\n' * 100_000))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 141

@@ -6,7 +6,6 @@ Tests of libraries that are not installed are skipped; `make integrations` insta
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -88,31 +87,6 @@ def test_sentence_embeddings(sentences, texts, padding_side):
     torch.testing.assert_close(embeddings, embed(model, tokenizer, texts), **CLOSE)
 
 
-def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    library, model, tokenizer = sentences(attention_size=8)
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-
-    pairs = {"anchor": texts[:4], "positive": texts[1:]}
-    loss = MultipleNegativesRankingLoss(library)
-    rates = {"max_steps": 15, "per_device_train_batch_size": 4, "learning_rate": 3e-3, "logging_steps": 1}
-    args = Arguments(str(tmp_path / "run"), use_cpu=True, report_to="none", save_strategy="no", **rates)
-    trainer = SentenceTransformerTrainer(library, args, Dataset.from_dict(pairs), loss=loss)
-    batch = next(iter(trainer.get_train_dataloader()))
-    with torch.no_grad():
-        library.eval()
-        a, b = (F.normalize(embed(model, tokenizer, pairs[name])) for name in pairs)
-        expected = F.cross_entropy(20 * a @ b.T, torch.arange(4))
-        torch.testing.assert_close(trainer.compute_loss(library, batch), expected, **CLOSE)
-    train_and_check(trainer, 0.5)
-
-    library.save_pretrained(str(tmp_path / "trained"))
-    loaded = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
-    assert type(loaded[0].auto_model) is GMLPModel
-    np.testing.assert_allclose(loaded.encode(texts), library.encode(texts), atol=1e-5)
-
-
 @torch.no_grad()
 def test_cross_encoder(saved, texts):
     """Pairs of texts are padded in one batch, and have segments."""
@@ -168,7 +142,7 @@ def test_sft(saved, texts, tmp_path, options):
 
 @torch.no_grad()
 def test_lm_eval(saved, texts):
-    """HFLM computes likelihoods of answers in batches, with one context truncated to n, and generates answers."""
+    """HFLM computes likelihoods of answers in batches, with one context truncated to n."""
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -183,9 +157,6 @@ def test_lm_eval(saved, texts):
         predicted = model(ids[None, :-1]).logits[0, -last:].log_softmax(-1)
         return predicted.gather(1, ids[-last:, None]).sum().item(), predicted.argmax(-1).equal(ids[-last:])
 
-    def ask(kind, arguments):
-        return [Instance(kind, {}, argument, i) for i, argument in enumerate(arguments)]
-
     long = " ".join(WORDS[:30])
     greedy = tokenizer.decode(model(**tokenizer(texts[2], return_tensors="pt")).logits[0, -1].argmax())
     requests = [(text, " w3 w4 w5") for text in [*texts, long]] + [(texts[2], " " + greedy)]
@@ -193,17 +164,9 @@ def test_lm_eval(saved, texts):
     for context, answer in requests:
         ids, last = tokenizer(context + answer).input_ids, len(tokenizer(answer).input_ids)
         expected.append(scores(ids[-N - 1 :], last))
-    results = library.loglikelihood(ask("loglikelihood", requests))
+    results = library.loglikelihood([Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(requests)])
     assert results == [(pytest.approx(score, abs=1e-3), is_greedy) for score, is_greedy in expected]
     assert [is_greedy for _, is_greedy in results] == [False] * 6 + [True]
-
-    options = {"until": ["w0"], "max_gen_toks": 3, "do_sample": False}
-    short = [texts[0], texts[2], texts[4]]
-    answers = library.generate_until(ask("generate_until", [(text, options) for text in short]))
-    for text, answer in zip(short, answers):
-        row = tokenizer(text, return_tensors="pt")
-        ids = model.generate(**row, max_new_tokens=3, do_sample=False)[0, row.input_ids.shape[1] :]
-        assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
 # Replaces a task that lm-eval would download.

@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO, cast
+
+import fsspec
+import pandas
+import pyarrow
+import pyarrow.parquet
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+from datasets.exceptions import DatasetsError
 
 from ..errors import InputError, causes, first_line, hub_reason
-
-if TYPE_CHECKING:
-    import pyarrow
-    from datasets import Dataset, IterableDataset
 
 # By default, pandas would replace "NA" and "null" by missing values.
 _CSV = {"keep_default_na": False, "index_col": False}
@@ -37,12 +40,11 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# Part of a library's message -> what it means.
-PLAIN = {
-    "corresponds to no data": "it has no rows",
-    "Length of header or names": "a row has more cells than the header (a cell with a separator needs quotation marks)",
-    "Couldn't cast": "the files have different columns, or a column has values of different kinds",
-}
+# Errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning).
+READ_ERRORS = (
+    *(OSError, ValueError, RuntimeError, EOFError, zlib.error, lzma.LZMAError),
+    *(DatasetsError, pyarrow.ArrowException, Warning),
+)
 
 
 @dataclass(frozen=True)
@@ -67,45 +69,29 @@ def load_data(
     streaming: bool = False,
     access: Access = Access(),
     **options,
-) -> "Mapping[str, Dataset | IterableDataset]":
+) -> Mapping[str, Dataset | IterableDataset]:
     """Return the splits of local `files`, with `options` of `read_files`, or else of a dataset on the Hub."""
     if files:
         options |= {"streaming": streaming, "access": access}
         return {split: read_files(paths, **options) for split, paths in files.items()}
     if dataset_name is None:
         raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
-    from datasets import load_dataset
-
     try:
         return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
-    except read_errors() as error:
-        title = f"{dataset_name} {dataset_config_name or ''}".strip()
-        raise InputError(f"The dataset {title} cannot be loaded: {hub_reason(error)}.") from error
+    except READ_ERRORS as error:
+        raise InputError(f"Cannot load {dataset_name} {dataset_config_name or ''}: {hub_reason(error)}.") from error
 
 
-def file_kind(paths: Iterable[str | Path]) -> str:
-    """Return the common kind of the files, a key of `FILE_KINDS`; an InputError if there is none."""
-    kinds = set()
-    for path in map(Path, paths):
-        check_file(path)
-        if extension(path) not in FILE_KINDS:
-            raise InputError(f"{path} has an unsupported extension: pass files that end in {', '.join(FILE_KINDS)}.")
-        kinds.add(extension(path))
-    if len(kinds) != 1:
-        raise InputError(f"Pass files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
+def file_kind(paths: Sequence[str | Path]) -> str:
+    """Return the common extension of files before that of a compression, a key of `FILE_KINDS`; an InputError if there
+    is none. The kind of a.jsonl.gz is "jsonl".
+    """
+    endings = [[suffix.lower().removeprefix(".") for suffix in Path(path).suffixes] for path in paths]
+    kinds = {next((kind for kind in reversed(parts) if kind not in COMPRESSIONS), "") for parts in endings}
+    if len(kinds) != 1 or not kinds <= FILE_KINDS.keys():
+        names = ", ".join(map(str, paths))
+        raise InputError(f"Cannot read {names}: pass files that all end in one of {', '.join(FILE_KINDS)}.")
     return kinds.pop()
-
-
-def extension(path: str | Path) -> str:
-    """Return the extension of a file before that of its compression: that of a.jsonl.gz is "jsonl"."""
-    endings = [suffix.lower().removeprefix(".") for suffix in Path(path).suffixes]
-    return next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
-
-
-def check_file(path: Path):
-    """Raise an InputError if a file does not exist, or is a folder."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
 
 
 def read_files(
@@ -114,28 +100,19 @@ def read_files(
     streaming: bool = False,
     access: Access = Access(),
     lines: bool = False,
-    text_columns: Sequence[str] | None = (),
-) -> "Dataset | IterableDataset":
+    text_columns: Sequence[str] = (),
+) -> Dataset | IterableDataset:
     """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
 
     Args:
         lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
-        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
-            all columns.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
     """
-    # Importing these takes a second, and `hf-gmlp --help` imports this module for the kinds of files.
-    import pandas
-    from datasets import Dataset, Features, IterableDataset, Value, load_dataset
-
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
-    refuse_extra_cells()
     with reading(paths, kind):
-        if kind == "csv":
-            options = options | csv_layout(paths[0])
         if builder == "csv":
-            text_columns = list(pandas.read_csv(paths[0], nrows=0, **options)) if text_columns is None else text_columns
-            options = options | {"converters": dict.fromkeys(text_columns, str)}
+            options = options | csv_layout(paths[0]) | {"converters": dict.fromkeys(text_columns, str)}
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
@@ -171,41 +148,27 @@ def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     """Convert an error in reading files into an InputError of one line."""
-    from datasets.exceptions import DatasetsError
-
+    # Where pandas drops cells of rows that have more cells than the header, it only warns.
+    warnings.filterwarnings("error", "Length of header or names does not match")
     try:
         yield
-    except read_errors() as error:
+    except READ_ERRORS as error:
         if isinstance(error, InputError):
             raise
         # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = first_line(cause).rstrip(".")
-        reason = next((plain for part, plain in PLAIN.items() if part in reason), reason)
         if "in DataLoader worker process" in reason:
             # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
         raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
 
 
-def read_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning)."""
-    from datasets.exceptions import DatasetsError
-    from pyarrow import ArrowException
-
-    codecs = (EOFError, zlib.error, lzma.LZMAError)
-    return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, ArrowException, Warning)
-
-
 def stream_rows(path: str) -> Iterator[dict]:
     """Yield the rows of a file one by one, with values as they are in the file: the cells of csv and tsv files as text,
     dates in JSON as text, and every line of a .txt file, also if it is blank.
     """
-    import pandas
-    import pyarrow.parquet
-
     kind = file_kind([path])
-    refuse_extra_cells()
     with reading([path], kind):
         if kind in ("csv", "tsv"):
             options = FILE_KINDS[kind][1] | csv_layout(path) | {"dtype": str}
@@ -214,24 +177,16 @@ def stream_rows(path: str) -> Iterator[dict]:
             options |= {"chunksize": 1000, "skip_blank_lines": len(columns) > 1}
             for table in pandas.read_csv(path, **options):
                 yield from table.fillna("").to_dict("records")
-        elif kind == "parquet":
-            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
-                yield from batch.to_pylist()
-        else:
+        elif kind in ("txt", "json", "jsonl"):
             with open_text(path) as file:
                 yield from ({"text": line.rstrip("\n")} for line in file) if kind == "txt" else json_rows(file)
+        else:
+            yield from cast(IterableDataset, read_files([path], streaming=True)).decode(False)
 
 
-def refuse_extra_cells():
-    """Let pandas raise an error, not a warning, where it drops cells of rows that have more cells than the header."""
-    warnings.filterwarnings("error", "Length of header or names does not match")
-
-
-def row_schema(path: str) -> "pyarrow.Schema | None":
+def row_schema(path: str) -> pyarrow.Schema | None:
     """Return the types of the columns of a parquet file; None for other files."""
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_schema(path) if Path(path).suffix == ".parquet" and Path(path).is_file() else None
+    return pyarrow.parquet.read_schema(path) if Path(path).suffix == ".parquet" else None
 
 
 def json_rows(file: TextIO) -> Iterator[dict]:
@@ -240,38 +195,35 @@ def json_rows(file: TextIO) -> Iterator[dict]:
     try:
         first = json.loads(head)
     except json.JSONDecodeError:
-        values = parse_json(head + file.read())
-    else:
-        values = itertools.chain([first], (json.loads(line) for line in file if not line.isspace()))
-    for value in values:
-        yield from flatten_json(value)
-
-
-def parse_json(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a text: a single one, or several with white space between them."""
-    decoder, end = json.JSONDecoder(), 0
-    text = text.rstrip()
-    while end < len(text):
-        start = next(index for index in range(end, len(text)) if not text[index].isspace())
-        value, end = decoder.raw_decode(text, start)
-        yield value
+        text, end = (head + file.read()).strip(), 0
+        while end < len(text):
+            start = next(index for index in range(end, len(text)) if not text[index].isspace())
+            value, end = json.JSONDecoder().raw_decode(text, start)
+            yield from flatten_json(value)
+        return
+    yield from flatten_json(first)
+    for line in file:
+        yield from () if line.isspace() else flatten_json(json.loads(line))
 
 
 def flatten_json(value: Any) -> Iterator[dict]:
     """Yield the rows of a JSON value: a row, a list of rows, rows under "data", or SQuAD's articles."""
-    # A dictionary without "data" is a row.
-    for row in value.get("data", [value]) if isinstance(value, dict) else value:
-        if "paragraphs" not in row:
-            yield row if isinstance(row, dict) else {"text": row}
-            continue
-        for paragraph in row["paragraphs"]:
-            yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
+    if isinstance(value, list):
+        for item in value:
+            yield from flatten_json(item)
+    elif not isinstance(value, dict):
+        yield {"text": value}
+    elif isinstance(value.get("data"), list):
+        yield from flatten_json(value["data"])
+    elif isinstance(value.get("paragraphs"), list):
+        for paragraph in value["paragraphs"]:
+            yield from ({**question, "context": paragraph.get("context")} for question in paragraph.get("qas", ()))
+    else:
+        yield value
 
 
 def open_text(path: str | Path) -> TextIO:
     """Open a UTF-8 text file, decompressed if its extension is one of `COMPRESSIONS`."""
-    import fsspec
-
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
 
 

@@ -44,7 +44,8 @@ def number_labels(
 ) -> tuple[dict[str, Dataset], Labels]:
     """Return the splits with only `columns`, renamed, and "labels" (see `label_ids`), and what the labels are.
 
-    Test data without labels get no such column.
+    Test data without labels get no such column. An InputError says which column, row or text is missing, or which label
+    is unknown.
 
     Args:
         columns: Old and new names of the columns to keep, so that none of them can have the name "labels".
@@ -52,9 +53,6 @@ def number_labels(
             numbers of these classes instead of their names.
         trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
             without training, fewer.
-
-    Raises:
-        InputError: If a column, a row or a text is missing, or a label is unknown.
     """
     values = {}
     for split, dataset in splits.items():
@@ -87,8 +85,8 @@ def check_columns(dataset: Dataset, split: str, columns: Sequence[str]):
         raise InputError(f"The {split} data have no rows.")
     for column in columns:
         if column not in dataset.column_names:
-            fault = f"The {split} data have no column {column!r}, only {', '.join(dataset.column_names)}"
-            raise InputError(f"{fault}: name yours with --label_column_name, and --text_ or --image_column_name(s).")
+            columns = ", ".join(dataset.column_names)
+            raise InputError(f"The {split} data have no column {column!r}: name yours, one of {columns}, with a flag.")
         empty = dataset.data.column(column).is_null().index(True).as_py()
         if empty >= 0:
             raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
@@ -149,13 +147,11 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
     are_numbers = all(map(NUMBER.fullmatch, names))
     if do_regression is None and problem_type == ONE_CLASS and names:
-        if not are_numbers and all(NUMBER.fullmatch(name.replace(",", ".")) for name in names):
-            advice = "write a point to predict numbers, or pass --do_regression false for classes"
-            raise InputError(f"The labels are numbers with a decimal comma: {advice}.")
         others = [name for name in names if not NUMBER.fullmatch(name)]
-        if any(re.search("[.]", name) for name in {*names}.difference(others)) and 0 < len(others) < len(names) / 2:
-            advice = "remove these rows to predict numbers, or pass --do_regression false for classes"
-            raise InputError(f"The labels are numbers, except for {listed(others)}: {advice}.")
+        # A decimal comma, or a few rows such as "n/a", would make classes of numbers.
+        numbers = [name for name in names if NUMBER.fullmatch(name.replace(",", "."))]
+        if others and len(numbers) > len(names) / 2 and re.search("[.,]", "".join(numbers)):
+            raise InputError(f"The labels are numbers, except for {listed(others)}: --do_regression false for classes.")
         do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
     if do_regression:
         return Labels(None, REGRESSION)
@@ -164,10 +160,8 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
 
 def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
     """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
-    others; for a dictionary of probabilities (a teacher's, in training data) their list.
-
-    Raises:
-        InputError: For the first row without such a label.
+    others; for a dictionary of probabilities (a teacher's, in training data) their list. An InputError names the first
+    row without such a label.
     """
     ids = {name: number for number, name in enumerate(labels.names or [])}
 
@@ -191,11 +185,8 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
         try:
             result.append(convert(value))
         except (KeyError, TypeError, ValueError) as error:
-            value = "no label" if value is None else f"the label {value!r}, which is not {labels},"
-            raise InputError(
-                f"Row {row} of the {split} data has {value} in the column {column!r}: correct or remove the row, or "
-                "name another column with --label_column_name."
-            ) from error
+            value = "no label" if value is None else f"{value!r}, which is not {labels},"
+            raise InputError(f"Row {row} of the {split} data has {value} in the column {column!r}.") from error
     return result
 
 
@@ -225,10 +216,8 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     """Write the labels into a config.
 
     Returns:
-        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs.
-
-    Raises:
-        InputError: If the checkpoint may not get a new classifier, or would be trained on a single class.
+        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs;
+        an InputError if it may not get one.
     """
     trained, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
@@ -237,9 +226,10 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     unnamed = Labels([str(number) for number in range(len(names))], labels.problem_type)
     has_other_labels = trained not in (None, labels, unnamed)
     if has_other_labels and not (train and new_classifier):
-        facts = f"{config.name_or_path or 'The model'} was trained to predict {trained}, but the data have {labels}"
-        advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
-        raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
+        raise InputError(
+            f"The model predicts {trained}, but the data have {labels}: use its own labels (numbers: --do_regression), "
+            "or train a new classifier with --ignore_mismatched_sizes."
+        )
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = labels.problem_type
@@ -267,8 +257,7 @@ def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dat
         sizes = Counter(map(str, labels))
         held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
     if not held_out or len(held_out) == len(dataset):
-        fault = f"{len(dataset)} training samples are too few to hold some out, or each has a class of its own"
-        raise InputError(f"{fault}: pass validation data, or name another column of labels.")
+        raise InputError(f"{len(dataset)} training samples, or their classes, are too few to hold some out: add rows.")
     counts = len(held_out), len(dataset) - len(held_out)
     logger.info("Validation: %d rows held out, the same fraction of each class; %d are left to train on", *counts)
     dataset = dataset.add_column("row", range(1, len(dataset) + 1))

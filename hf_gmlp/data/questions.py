@@ -1,75 +1,252 @@
-"""Questions with a context that contains the answers, from files."""
+"""Extractive question answering: questions with a context that contains the answers (rows of `hf_gmlp.data.files`,
+which also reads SQuAD's format), windows of tokens over both, and answers from their logits.
+"""
 
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
-from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from datasets import Value
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
-from .files import check_file, extension, flatten_json, open_text, parse_json, read_errors, stream_rows
+
+logger = logging.getLogger(__name__)
 
 TEXT = {name: Value("string") for name in ("id", "question", "context")}
 ANSWERS = {"answers": {"text": [Value("string")], "answer_start": [Value("int32")]}}
 
 
-def read_questions(path: str) -> list[dict]:
-    """Return the unchecked questions of a file: nested as SQuAD is published, flat (rows, possibly under "data"), JSON
-    lines, or a table (csv, tsv or parquet).
-    """
-    check_file(Path(path))
-    if extension(path) not in ("json", "jsonl"):
-        return list(stream_rows(path))
-    errors: tuple[type[BaseException], ...] = (*read_errors(), KeyError, TypeError, AttributeError)
-    try:
-        with open_text(path) as file:
-            text = file.read()
-        return [row for value in parse_json(text) for row in flatten_json(value)]
-    except errors as error:
-        problem = f"{type(error).__name__}, {error}"
-        raise InputError(f"{path} cannot be read as questions (SQuAD, flat, or JSON lines): {problem}.") from error
-
-
 def check_question(row: dict, where: str, split: str) -> dict:
-    """Return the four fields of a row, checked, and with answers stripped of white space."""
-    missing = [field for field in TEXT if not isinstance(row.get(field), str | int if field == "id" else str)]
-    if missing:
-        raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
-    name = f"question {row['id']} in {where}"
-    pairs = known_answers(row, where, required=split != "test")
-    if empty := [field for field in ("question", "context") if not row[field].strip()]:
-        raise InputError(f"The {name} has an empty {empty[0]}: remove it, or add the text.")
-    if pairs and row.get("is_impossible"):
-        raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
-    starts = [_find_answer(row["context"], text, start, name) for text, start in pairs or []]
-    answers = {"text": [text for text, _ in pairs or []], "answer_start": starts}
-    return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
-
-
-def known_answers(row: dict, where: str, required: bool = False) -> list[tuple[str, int]] | None:
-    """Return the stripped text and the start of each answer, none for an impossible question; None if it has no field
-    of answers.
+    """Return the four fields of a row, checked, and with answers stripped of white space. There may be no answers if
+    the question is impossible, or for the split "test".
     """
+    name = f"question {row.get('id', row.get('question'))!r} in {where}"
+    for field in TEXT:
+        value = row.get(field)
+        if not isinstance(value, str | int if field == "id" else str) or not str(value).strip():
+            raise InputError(f"The {name} has no text in the field {field!r}: correct it, or remove the question.")
     answers = row.get("answers")
+    # A table has no lists of answers.
     if answers is None or isinstance(answers, str):
-        # A table has no lists of answers.
-        if row.get("is_impossible") or not required:
-            return [] if row.get("is_impossible") else None
-        # This is refused below.
-        answers = [{}]
+        answers = [] if row.get("is_impossible") or split == "test" else [{}]
     try:
         if isinstance(answers, dict):
             answers = [dict(zip(answers, values)) for values in zip(*answers.values(), strict=True)]
-        return [(str.strip(answer["text"]), index(answer["answer_start"])) for answer in answers]
+        texts = [str.strip(answer["text"]) for answer in answers]
+        starts = [index(answer["answer_start"]) for answer in answers]
     except (KeyError, TypeError, ValueError) as error:
-        name = f"question {row.get('id', row.get('question'))!r} in {where}"
         raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
+    if texts and row.get("is_impossible"):
+        raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
+    starts = [_find_answer(row["context"], text, start, name) for text, start in zip(texts, starts)]
+    answers = {"text": texts, "answer_start": starts}
+    return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
     """Return the index of an answer's first character: `start`, or the first one after white space there."""
     tail = context[start:].lstrip()
     if start < 0 or not text or not tail.startswith(text):
-        where = f"at character {start} of its context, which has {context[max(0, start) :][: len(text)]!r} there"
-        advice = "correct 'answer_start', or remove the question"
-        raise InputError(f"An answer to {name}, {text!r}, is not {where}: {advice}.")
+        raise InputError(f"The answer {text!r} to {name} is not at character {start} of its context: correct it.")
     return len(context) - len(tail)
+
+
+def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
+    """Raise an InputError if a window has no room for new context, or the tokenizer cannot encode or pad it."""
+    if doc_stride > max_seq_length // 2:
+        raise InputError(f"--doc_stride {doc_stride} is above half of --max_seq_length, {max_seq_length // 2}.")
+    pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
+    if not (tokenizer.is_fast and pads and tokenizer("", "")["input_ids"][:1] == [tokenizer.cls_token_id]):
+        raise InputError(
+            f"The tokenizer {type(tokenizer).__name__} does not suit question answering: choose a fast one that puts "
+            "[CLS] first, and pads on the right with a padding token."
+        )
+
+
+def make_windows(
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    answers: Sequence[dict[str, list]] | None = None,
+) -> dict[str, list]:
+    """Make windows [CLS] question [SEP] context [SEP] of each pair.
+
+    A long context gives several windows that overlap by `doc_stride` tokens. A question that leaves too little room for
+    the context is shortened.
+
+    Args:
+        answers: "text" and "answer_start" of each question's answers, of which only the first is used.
+
+    Returns:
+        The columns of the tokenizer; "question_index"; "offsets", the characters [start, end) of the context that each
+        token covers, [0, 0) for other tokens; and with `answers` "start_positions" and "end_positions", the first and
+        last token of the answer, or 0, the position of [CLS], if the window does not contain it.
+    """
+    room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
+    # The names of special tokens, such as "[SEP]", are ordinary text in an article.
+    options: dict[str, object] = {"split_special_tokens": True, "return_offsets_mapping": True, "verbose": False}
+    questions = _shorten(questions, tokenizer, (room - doc_stride) // 2, **options)
+    options |= {"truncation": "only_second", "max_length": max_seq_length, "stride": doc_stride}
+    encoded = tokenizer(questions, list(contexts), return_overflowing_tokens=True, **options)
+    sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+    windows: dict[str, list] = dict(encoded) | {"question_index": sources, "offsets": []}
+    for window, offsets in enumerate(all_offsets):
+        parts = encoded.sequence_ids(window)
+        windows["offsets"].append([list(span) if part == 1 else [0, 0] for span, part in zip(offsets, parts)])
+    if answers is not None:
+        spans = [_answer_tokens(offsets, answers[source]) for source, offsets in zip(sources, windows["offsets"])]
+        windows |= {"start_positions": [first for first, _ in spans], "end_positions": [last for _, last in spans]}
+    return windows
+
+
+def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **options: object) -> list[str]:
+    """Strip white space from the questions, and truncate them to `longest` tokens."""
+    questions = [question.strip() for question in questions]
+    encoded = tokenizer(questions, add_special_tokens=False, truncation=True, max_length=longest + 1, **options)
+    truncated = []
+    for question, offsets in zip(questions, encoded["offset_mapping"]):
+        if len(offsets) > longest:
+            logger.warning("A question was truncated to %d tokens: %s", longest, question)
+            question = question[: offsets[longest][0]].rstrip()
+        truncated.append(question)
+    return truncated
+
+
+def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[int, int]:
+    """Return the first and last token that overlap the first answer; 0 and 0 if the window lacks a part of it."""
+    text = [number for number, (start, end) in enumerate(offsets) if start < end]
+    for start, answer in zip(answers["answer_start"][:1], answers["text"]):
+        end = start + len(answer)
+        tokens = [number for number in text if offsets[number][0] < end and offsets[number][1] > start]
+        if tokens and offsets[text[0]][0] <= start and end <= offsets[text[-1]][1]:
+            return tokens[0], tokens[-1]
+    return 0, 0
+
+
+class Span(NamedTuple):
+    """Characters [start, end) of the context, and the logits of their first and last token."""
+
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+@dataclass
+class Decoded:
+    """The answers to one question."""
+
+    # The text of the best span.
+    text: str
+    # The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters of the
+    # context), "probability" (within this list), "start_logit", "end_logit".
+    nbest: list[dict]
+    # The score of no answer minus that of the best span; minus infinity if there is always an answer.
+    null_odds: float
+
+    def answer(self, null_score_diff_threshold: float = 0.0) -> str:
+        """Return the best span; "" if the score of no answer exceeds its score by more than the threshold."""
+        return "" if self.null_odds > null_score_diff_threshold else self.text
+
+
+def best_spans(
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    offsets: Sequence[Sequence[int]],
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+) -> list[Span]:
+    """Return the spans of one window with the highest sum of start and end logit, best first.
+
+    Args:
+        start_logits, end_logits: The logits of its tokens [m].
+        offsets: The characters [start, end) of each token. One without characters neither starts nor ends a span.
+        max_answer_length: Maximum number of tokens of a span.
+    """
+    is_text = np.array([start < end for start, end in offsets])
+    starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
+    ends = np.where(is_text, np.asarray(end_logits, dtype=np.float64), -np.inf)
+    width = min(max_answer_length, len(offsets))
+    ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
+    # [m, width]: row i, column k is the span from token i to i + k.
+    scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)).ravel()
+    # Sorting all scores would take ten times as long.
+    least = np.partition(scores, -n_best_size)[-n_best_size] if n_best_size < scores.size else -np.inf
+    chosen = np.flatnonzero((scores >= least) & np.isfinite(scores))
+    # If scores are equal, the first and shortest span comes first.
+    ranked = chosen[np.argsort(-scores[chosen], kind="stable")][:n_best_size]
+    firsts, extra = np.divmod(ranked, width)
+    pairs = zip(firsts, firsts + extra)
+    return [Span(offsets[i][0], offsets[j][1], float(starts[i]), float(ends[j])) for i, j in pairs]
+
+
+def decode_answers(
+    contexts: Sequence[str],
+    windows: Mapping[str, Iterable],
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    version_2_with_negative: bool = False,
+) -> list[Decoded]:
+    """Return the answers to questions from the logits of their windows.
+
+    The score of no answer is the sum of the logits of [CLS] in the window where it is lowest, since windows without the
+    answer correctly predict no answer.
+
+    Args:
+        contexts: The context of each question.
+        windows: The columns of `make_windows`, where "question_index" is an index into `contexts`.
+        start_logits, end_logits: [m] for each window, at least as long as the window.
+        version_2_with_negative: Whether there may be no answer.
+
+    Raises:
+        InputError: If a logit is not finite.
+    """
+    spans: list[list[Span]] = [[] for _ in contexts]
+    nulls: list[list[Span]] = [[] for _ in contexts]
+    limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
+    columns = windows["question_index"], windows["offsets"], start_logits, end_logits
+    for question, offsets, start, end in zip(*columns, strict=True):
+        start, end = start[: len(offsets)], end[: len(offsets)]
+        if not np.isfinite([start, end]).all():
+            raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
+        nulls[question].append(Span(0, 0, float(start[0]), float(end[0])))
+        spans[question] += best_spans(start, end, offsets, **limits)
+
+    decoded = []
+    for context, candidates, null_candidates in zip(contexts, spans, nulls):
+        # The same characters in two overlapping windows are a single answer.
+        best: dict[tuple[int, int], Span] = {}
+        for span in sorted(candidates, key=lambda span: -span.score):
+            best.setdefault((span.start, span.end), span)
+        # A context of white space has no span.
+        ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
+        text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
+        if version_2_with_negative:
+            null = min(null_candidates, key=lambda span: span.score)
+            null_odds = null.score - ranked[0].score
+            ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
+            # The score of no answer is always reported.
+            ranked = ranked if null in ranked else [*ranked, null]
+        weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
+        nbest = [
+            {"text": context[span.start : span.end], "probability": float(weight), **span._asdict()}
+            for span, weight in zip(ranked, weights / weights.sum())
+        ]
+        decoded.append(Decoded(text, nbest, null_odds))
+    return decoded

@@ -22,7 +22,7 @@ from ..training.build import (
     check_pretraining,
     sequence_length,
 )
-from ..training.start import start_run
+from ..training.run_folder import start_run
 from ..training.trainer import GMLPTrainer
 from ..training.xla import is_xla
 from .language_modeling import (

@@ -64,8 +64,7 @@ from ..metrics.calibration import CROSS_VALIDATED, MIN_SCORE_ROWS, accuracy_in_w
 from ..tokenizer import padding_for
 from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
-from ..training.run_folder import total_batch_size, write_text
-from ..training.start import start_run
+from ..training.run_folder import start_run, total_batch_size, write_text
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,

@@ -39,7 +39,7 @@ from ..models.configuration_gmlp import as_pair
 from ..processor import decode_image, evaluation_processor, processor_size
 from ..training.arguments import BaseModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model
-from ..training.start import start_run
+from ..training.run_folder import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,

@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 from ..errors import InputError
 from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, check_packing, sequence_length
-from ..training.start import start_run
+from ..training.run_folder import start_run
 from ..training.trainer import GMLPTrainer
 from ..training.xla import is_xla
 from .language_modeling import (

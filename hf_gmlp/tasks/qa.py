@@ -28,16 +28,14 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.trainer_utils import PredictionOutput
 
-from ..data.answers import Decoded, check_windows, decode_answers, make_windows
-from ..data.files import Access, load_data
-from ..data.questions import ANSWERS, TEXT, check_question, read_questions
+from ..data.files import Access, load_data, stream_rows
+from ..data.questions import ANSWERS, TEXT, Decoded, check_question, check_windows, decode_answers, make_windows
 from ..errors import InputError
 from ..metrics.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
 from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
-from ..training.run_folder import write_text
-from ..training.start import start_run
+from ..training.run_folder import start_run, write_text
 from ..training.trainer import GMLPTrainer
 
 logger = logging.getLogger(__name__)
@@ -93,7 +91,7 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
     questions = {}
     for split in splits:
         where, most = ", ".join(files.get(split, [str(name)])), arguments.max_samples()[split]
-        unchecked = itertools.chain(*map(read_questions, files.get(split, ()))) if files else loaded.get(split, ())
+        unchecked = itertools.chain(*map(stream_rows, files.get(split, ()))) if files else loaded.get(split, ())
         rows = [check_question(row, where, split) for row in itertools.islice(unchecked, most)]
         if not rows:
             raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")

@@ -23,7 +23,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..data.files import row_schema, stream_rows
 from ..data.images import find_images
 from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
-from ..data.questions import read_questions
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
 from ..errors import InputError, listed
 from ..loading import (
@@ -79,7 +78,7 @@ def predict(
     if task == "QuestionAnswering":
         answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
         results = partial(answer, answerer, top_k=top_k, allow_none=version_2_with_negative)
-        predictor, rows = Predictor(question_inputs, results, top_k, batch_size), chunks(read_questions(data), CHUNK)
+        predictor, rows = Predictor(question_inputs, results, top_k, batch_size), chunks(stream_rows(data), CHUNK)
     elif is_text or task == "ImageClassification":
         columns, runnable = (text_column_names, label_column_name), open_runnable(model, task)
         predictor, scorer, rows = open_classifier(runnable, model, data, *columns, max_seq_length, batch_size)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.answers import check_windows, decode_answers, make_windows
+from ..data.questions import check_windows, decode_answers, make_windows
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer
 from ..tokenizer import padding_for

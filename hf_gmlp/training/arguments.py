@@ -10,18 +10,16 @@ from typing import Any, ClassVar, cast
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from ..data.files import Access
+from ..data.files import COMPRESSIONS, FILE_KINDS, Access
 from ..errors import InputError
 from .recipes import SOURCES, command_line
 
-# Intervals of flags that transformers' TrainingArguments does not check.
+# Intervals of flags that neither transformers nor torch checks.
 INHERITED = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "dataloader_num_workers"), "[0, inf)"),
+    "weight_decay": "[0, inf)",
     "num_train_epochs": "(0, inf)",
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
     "gradient_accumulation_steps": "[1, inf)",
-    **dict.fromkeys(("label_smoothing_factor", "adam_beta1", "adam_beta2"), "[0, 1)"),
-    **dict.fromkeys(("seed", "data_seed"), "[0, 4294967295]"),
+    "label_smoothing_factor": "[0, 1)",
 }
 
 
@@ -121,20 +119,16 @@ class RunArguments(Flags, TrainingArguments):
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
     global_batch_size: int | None = flag(
-        "Samples per optimizer step over all devices. Sets --gradient_accumulation_steps, and lowers "
-        "--per_device_train_batch_size where it does not divide the batch.",
-        interval="[1, inf)",
+        "Samples per optimizer step over all devices; sets --gradient_accumulation_steps.", interval="[1, inf)"
     )
     spatial_lr_multiplier: float = flag(
-        "Factor for the learning rate of positional weights (W of a gMLP, relative position biases, position "
-        "embeddings). Raise it for short runs, in which Adam's small steps cannot move these weights far enough; the "
-        "paper's recipes use 1.",
+        "Factor for the learning rate of positional weights (W, relative position biases, position embeddings). Raise "
+        "it for short runs, in which Adam's small steps cannot move these weights far enough.",
         1.0,
         interval="(0, inf)",
     )
     muon_learning_rate: float | None = flag(
-        "Train the matrices of the encoder with Muon, at this learning rate, and the other weights with --optim. Muon "
-        "learns more per step; its updates have the size of Adam's, and two to five times Adam's rate suits it.",
+        "Train the matrices of the encoder with Muon at this rate (two to five times Adam's), the others with --optim.",
         interval="(0, inf)",
     )
     selective_checkpointing: bool = flag(
@@ -144,8 +138,7 @@ class RunArguments(Flags, TrainingArguments):
         may_change=True,
     )
     peak_tflops: float | None = flag(
-        "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs; by default, that of the GPU's "
-        "16-bit tensor cores if it is known.",
+        "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs, if the GPU's is not known.",
         interval="(0, inf)",
         may_change=True,
     )
@@ -187,8 +180,8 @@ class DataArguments(Flags):
     dataset_name: str | None = flag("Dataset on the Hub, such as allenai/c4.")
     dataset_config_name: str | None = flag("Configuration of that dataset, such as en.")
     train_file: list[str] | None = flag(
-        "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz, "
-        "zst). Files replace the dataset of a recipe."
+        f"Training files, all of one kind: {', '.join(FILE_KINDS)}; possibly compressed ({', '.join(COMPRESSIONS)}). "
+        "They replace the dataset of a recipe."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")
@@ -284,20 +277,16 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         allow_abbrev=False,
         formatter_class=HelpFormatter,
     )
-    words = command_line(list(sys.argv[1:] if argv is None else argv))
+    argv = command_line(list(sys.argv[1:] if argv is None else argv))
     try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
+        *parsed, unknown = parser.parse_args_into_dataclasses(argv, True, look_for_args_file=False)
     except (ValueError, ImportError) as error:
         # The error comes from a dataclass, or from TrainingArguments and the libraries that it uses.
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
-        flags = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
-        word = unknown[0].partition("=")[0]
-        # "--lr" abbreviates "--learning_rate".
-        abbreviated = [name for name in flags if word == "--" + "".join(part[0] for part in name[2:].split("_"))]
-        close = difflib.get_close_matches(word, flags, n=1, cutoff=0.8) or abbreviated
-        advice = f"did you mean {close[0]}?" if close else "recipes (.yaml) come first, and --help lists all flags."
-        raise InputError(f"Unknown argument {unknown[0]}: {advice}")
+        names = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
+        similar = difflib.get_close_matches(unknown[0], names, n=1) or ["--help"]
+        raise InputError(f"Unknown argument {unknown[0]}: try {similar[0]}. Recipes (.yaml) come before all flags.")
     return tuple(parsed)
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 # Models of transformers whose first position is the padding token's id plus one.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
-# Fields of a new model's config that `build_model` sets.
+# Fields of a new model's config that `build_model` sets from the tokenizer.
 FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -43,25 +43,24 @@ def build_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         path = preset_path(name) if new and name in PRESETS else name
         config = AutoConfig.from_pretrained(path, **arguments.hub_options(), **options)
     except (OSError, ValueError, StrictDataclassError) as error:
-        also = "; hf-gmlp presets lists the presets" if new else ""
-        raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
+        raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}. See hf-gmlp presets.") from error
     if new:
         # The folder of a preset is not the origin of a new model.
         config.name_or_path = ""
-    changes = fields | parse_overrides(arguments.config_overrides or "")
-    for key in changes:
-        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
-            raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
-        if new and key in FROM_TOKENIZER:
-            logger.warning("--config_overrides: %s is ignored, since it follows from the tokenizer", key)
+    overrides = parse_overrides(arguments.config_overrides or "")
+    for key in overrides:
+        is_fixed = key.startswith("_") or key in ("model_type", *(FROM_TOKENIZER if new else ()))
+        if is_fixed or not hasattr(config, key) or callable(getattr(config, key)):
+            raise InputError(f"--config_overrides cannot set {key!r} of a {type(config).__name__}.")
+    changes = fields | overrides
     try:
         # Changes are checked together, since an image size may fit only a new patch size.
         for key, value in changes.items():
             setattr(config, key, value)
         config.validate()
     except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
-        words = ",".join(f"{key}={value}" for key, value in changes.items())
-        raise InputError(f"--config_overrides {words}: {error.__cause__ or error}") from error
+        pairs = ",".join(f"{key}={value}" for key, value in changes.items())
+        raise InputError(f"--config_overrides {pairs}: {error.__cause__ or error}") from error
     return config
 
 
@@ -115,8 +114,6 @@ def build_tokenizer(
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             size, lowercase = arguments.vocab_size, arguments.lowercase
             trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
-            if len(trained) < size:
-                logger.info("The training text is enough for a tokenizer with %d tokens", len(trained))
             save_tokenizer(trained, folder)
         return open_tokenizer(folder)
 
@@ -172,15 +169,13 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
     """Raise an InputError if a checkpoint was trained with later tokens visible, unless it will be trained further."""
     trained_for = (config.architectures or [""])[0]
     if not do_train and (not getattr(config, "is_causal", True) or trained_for.endswith("ForMaskedLM")):
-        advice = "evaluate a causal model, or train this one with --do_train first"
-        raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: {advice}.")
+        raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: --do_train first.")
 
 
 def check_packing(model: PreTrainedModel, separate_documents: bool):
     """Raise an InputError if --separate_documents is set, but the model cannot separate documents in a row."""
     if separate_documents and model.config.model_type != "gmlp":
-        name = type(model).__name__
-        raise InputError(f"--separate_documents is only for gMLPs and aMLPs: a {name} would mix the documents.")
+        raise InputError(f"--separate_documents is for gMLPs and aMLPs: a {type(model).__name__} mixes documents.")
 
 
 @torch.no_grad()
@@ -194,5 +189,7 @@ def check_causal(model: PreTrainedModel):
     before, after = (model(input_ids=text, attention_mask=mask).logits[:, :-1] for text in (ids, changed))
     model.train(training)
     if (before - after).abs().max() > 1e-6 * before.abs().max():
-        advice = "use a gMLP or a GPT-2; for a BERT, add --config_overrides is_decoder=true"
-        raise InputError(f"A {type(model).__name__} with this config sees later tokens: {advice}.")
+        raise InputError(
+            f"A {type(model).__name__} with this config sees later tokens: use a gMLP or a GPT-2; for a BERT, add "
+            "--config_overrides is_decoder=true."
+        )

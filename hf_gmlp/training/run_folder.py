@@ -1,4 +1,4 @@
-"""The output folder of a run: its lock, its settings, and the checkpoint to resume from."""
+"""The start of a run: checks of its flags, and the output folder with its lock, settings and checkpoints."""
 
 import hashlib
 import json
@@ -6,18 +6,16 @@ import logging
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from datasets import Dataset
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import InputError
-from .arguments import BaseModelArguments, DataArguments, RunArguments
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from . import xla
+from .arguments import BaseModelArguments, DataArguments, LabeledTextArguments, RunArguments
 
 logger = logging.getLogger(__name__)
 
@@ -38,18 +36,37 @@ OUTPUTS = ("config.json", "model*", "tokenizer*", "checkpoint-*")
 _locks: dict[str, FileLock] = {}
 
 
+def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> str | None:
+    """Check the flags, prepare the output folder, and return the checkpoint to resume from, if there is one; raise
+    InputError if there is nothing to do, flags contradict each other, or the folder holds another run.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
+    # Older and newer versions of huggingface_hub would log every request.
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
+    if args.do_predict and not isinstance(data_args, LabeledTextArguments):
+        raise InputError("This script does not predict: leave --do_predict out, and use the model in a pipeline.")
+    if model_args.config_name is not None and not args.do_train:
+        raise InputError("A new model (--config_name) is untrained: pass --do_train, or --model_name_or_path.")
+    checkpoint = resume_point(args, run_settings(model_args, data_args, args))
+    # The settings are compared before the shapes are fixed, so that a run can resume on another device.
+    xla.fix_shapes(data_args, args)
+    set_seed(args.seed)
+    return checkpoint
+
+
 def claim(folder: Path):
-    """Create the output folder, and keep other runs out until this process ends; raise InputError if that fails."""
+    """Create the output folder, and keep other runs out until this process ends; raise InputError if there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Files that begin with an underscore are not pushed to the Hub.
+    lock = _locks.setdefault(os.path.realpath(folder), FileLock(folder / "_run.lock"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Files that begin with an underscore are not pushed to the Hub.
-        lock = _locks.setdefault(os.path.realpath(folder), FileLock(folder / "_run.lock"))
         # Workers of a killed run hold its lock until they notice: they check every five seconds.
         lock.acquire(timeout=10)
     except Timeout as error:
         raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output_dir {folder} cannot be written to ({error}): choose another.") from error
 
 
 def write_text(path: Path, text: str):
@@ -89,13 +106,10 @@ def check_same(folder: Path, earlier: dict, settings: dict):
         if earlier[name] != settings[name] and not (name == "max_steps" and 0 < earlier[name] < settings[name])
     ]
     if changed:
-        raise InputError(
-            f"{folder} holds a run of another command: {'; '.join(changed)}. Repeat that command, choose another "
-            "--output_dir, or delete the output folder."
-        )
+        raise InputError(f"{folder} holds a run of another command: {'; '.join(changed)}. Choose another --output_dir.")
 
 
-def check_rows(args: RunArguments, rows: "Dataset", config: PreTrainedConfig):
+def check_rows(args: RunArguments, rows: Dataset, config: PreTrainedConfig):
     """Add facts about the training rows to the settings: their number, and of a classifier the names of the classes and
     a hash of the labels. Raise InputError if a run resumes with other rows.
     """
@@ -115,19 +129,16 @@ def check_rows(args: RunArguments, rows: "Dataset", config: PreTrainedConfig):
 
 
 def read_settings(folder: Path) -> dict:
-    """Return the settings of the run in a folder, which are empty if there is none."""
-    path = folder / SETTINGS
+    """Return the settings of the run in a folder, which are empty if there is none or they cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON ({error}): restore it, or choose another --output_dir.") from error
+        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:
-    """Prepare the output folder of a run, and return the checkpoint to resume from, if any.
-
-    Raises:
-        InputError: If the folder holds a finished or different run, or files from another source.
+    """Prepare the output folder of a run, and return the checkpoint to resume from, if any. Raise InputError if the
+    folder holds a finished or different run, or files from another source.
     """
     folder = Path(args.output_dir)
     # The first process prepares the folder for the others.
@@ -135,8 +146,9 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
         if args.process_index == 0:
             claim(folder)
         if (folder / FINISHED).is_file():
-            push = f", push it (hf upload REPOSITORY {folder})" if args.push_to_hub else ""
-            raise InputError(f"{folder} holds a finished run: choose another --output_dir{push}, or delete it.")
+            raise InputError(
+                f"{folder} holds a finished run: choose another --output_dir, delete it, or push it with `hf upload`."
+            )
         if not args.do_train:
             if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
@@ -155,8 +167,7 @@ def _check_files(folder: Path, settings: dict) -> dict:
     earlier = read_settings(folder)
     files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
     if files and not earlier:
-        fault = f"{folder} already holds {', '.join(files)}, but no {SETTINGS} of a run"
-        raise InputError(f"{fault}: choose another --output_dir, or copy that file too.")
+        raise InputError(f"{folder} holds {', '.join(files)}, but no valid {SETTINGS}: choose another --output_dir.")
     if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))):
         check_same(folder, earlier, settings)
         # The earlier settings include the number of rows.

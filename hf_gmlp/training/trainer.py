@@ -29,7 +29,7 @@ from .arguments import program
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import StreamLoader
-from .throughput import Utilization
+from .throughput import StepTimer, gpu_peak, training_flops
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +92,9 @@ class GMLPTrainer(Trainer):
         self.results: dict[str, float] = {}
         self.stream: StreamLoader | None = None
         self.checkpoint: str | None = None
-        self.utilization = Utilization(self.model, self.args)
-        self.add_callback(self.utilization)
+        self.timer, self.peak_tflops = StepTimer(), self.args.peak_tflops or gpu_peak()
+        self.batch_flops: float | None = None
+        self.add_callback(self.timer)
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
         if self.args.enable_jit_checkpoint:
@@ -155,8 +156,8 @@ class GMLPTrainer(Trainer):
                 else:
                     self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
             elif args.spatial_lr_multiplier != 1 or args.muon_learning_rate is not None:
-                name = "muon_learning_rate" if args.spatial_lr_multiplier == 1 else "spatial_lr_multiplier"
-                raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
+                flags = "--spatial_lr_multiplier and --muon_learning_rate"
+                raise InputError(f"{flags} have no effect on --optim {args.optim}: leave them out.")
         return super().create_optimizer(model)
 
     def set_initial_training_values(self, *args, **kwargs):
@@ -180,16 +181,19 @@ class GMLPTrainer(Trainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args, **kwargs) -> torch.Tensor:
-        self.utilization.count(inputs)
+        if self.peak_tflops is not None and self.batch_flops is None:
+            self.batch_flops = training_flops(self.model, inputs)
         return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         if self.checkpoint is not None:
             # Trainer's mean covers only the steps since the resume. It returns the same dictionary as its results.
             logs.pop("train_loss", None)
-        # Utilization is logged while training, and not with results of an evaluation or the final summary.
-        numbers = self.utilization.log(self.args, self.state.global_step) if "loss" in logs else {}
-        super().log(logs | numbers, *args, **kwargs)
+        # MFU is logged while training, and not with results of an evaluation or the final summary.
+        if "loss" in logs and self.peak_tflops and self.batch_flops:
+            flops = self.batch_flops * self.args.gradient_accumulation_steps
+            logs = logs | {"mfu": round(flops / self.timer.seconds_per_step() / self.peak_tflops / 1e12, 6)}
+        super().log(logs, *args, **kwargs)
         # With --fp16, a step with a gradient that is not finite is skipped.
         if math.isnan(logs.get("grad_norm", 0.0)) and not self.args.fp16:
             self.check_finite({"loss": math.nan})
@@ -214,14 +218,6 @@ class GMLPTrainer(Trainer):
             for path in partial_folder.iterdir():
                 os.replace(path, folder / path.name)
             partial_folder.rmdir()
-
-    def init_hf_repo(self, *args, **kwargs):
-        try:
-            super().init_hf_repo(*args, **kwargs)
-        except Exception as error:
-            # Errors of the network have other types in each version of huggingface_hub.
-            advice = "log in with `hf auth login`, correct --hub_model_id, or leave --push_to_hub out"
-            raise InputError(f"--push_to_hub cannot create a repository ({hub_reason(error)}): {advice}.") from error
 
     # ---- Evaluation and the end of a run ----
 
@@ -296,8 +292,7 @@ class GMLPTrainer(Trainer):
             except Exception as error:
                 # Errors of the network have other types in each version of huggingface_hub.
                 command = f"hf upload {self.hub_model_id} {self.args.output_dir} . --exclude 'checkpoint-*' '_*'"
-                message = f"The run is finished, but the push to the Hub failed ({hub_reason(error)})."
-                raise InputError(f"{message} Push it with: {command}") from error
+                raise InputError(f"The run is finished, but not pushed ({hub_reason(error)}): use {command}") from error
         elif self.args.do_train:
             self.create_model_card()
 

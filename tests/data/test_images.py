@@ -83,7 +83,7 @@ def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
     options = {"dataset_name": str(tmp_path / "hub"), "validate": True}
     data = loaded(tmp_path / "cache", **options, image_column_name="img")
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
-    refused("--image_column_name", tmp_path / "cache", **options)
+    refused("'image'.* img, label", tmp_path / "cache", **options)
 
 
 def test_validation_images_are_held_out_or_passed(folder):
@@ -118,17 +118,16 @@ def test_bad_paths_are_refused(folder, tmp_path):
     refused("no class folders", train_dir=str(folder / "apple"))
     refused("no training images", validation_dir=str(folder))
     (tmp_path / "photos.zip").write_bytes(b"PK")
-    refused("photos.zip is a file: unpack it", train_dir=str(tmp_path / "photos.zip"))
+    refused("no folder .*photos.zip: unpack", train_dir=str(tmp_path / "photos.zip"))
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
     refused("'apples'", train_dir=str(folder), validation_dir=str(tmp_path / "other"))
     refused("training samples", train_dir=str(folder), validate=True, train_val_split=0.01)
 
 
-@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("seg_train/seg_train", "seg_val/seg_val")])
-def test_common_names_of_splits_are_recognized(folder, tmp_path, train, test, caplog):
+def test_common_names_of_splits_are_recognized(folder, tmp_path, caplog):
     caplog.set_level("INFO")
-    root = tmp_path / "archive" / "data"
+    root, train, test = tmp_path / "archive" / "data", "Training", "seg_val/seg_val"
     shutil.copytree(folder, root / train)
     shutil.copytree(folder, root / test)
     (root / test / "apple" / "0.jpg").unlink()
@@ -144,20 +143,18 @@ def test_common_names_of_splits_are_recognized(folder, tmp_path, train, test, ca
 
 def test_classes_may_be_named_like_splits_or_by_numbers(folder):
     # A single folder is not treated as a split.
-    (folder.parent / "all").mkdir()
-    folder.rename(folder.parent / "all" / "test photos")
-    data = loaded(train_dir=str(folder.parent / "all"))
-    assert len(data.splits["train"]) == 12
-    folder = folder.parent / "all" / "test photos"
-    (folder / "apple").rename(folder / "train")
-    assert loaded(train_dir=str(folder)).labels == ["boat", "cloud", "train"]
-    for name, number in zip(("train", "boat", "cloud"), ("0", "10", "2")):
+    parent = folder.rename(folder.parent / "test photos").parent
+    assert len(loaded(train_dir=str(parent)).splits["train"]) == 12
+    folder = parent / "test photos"
+    for name, number in zip(CLASSES, ("train", "10", "2")):
         (folder / name).rename(folder / number)
+    assert loaded(train_dir=str(folder)).labels == ["10", "2", "train"]
+    (folder / "train").rename(folder / "0")
     assert loaded(train_dir=str(folder)).labels == ["0", "2", "10"]
 
 
 def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog):
-    for name in ("empty", "ships", "@eaDir"):
+    for name in ("ships", "@eaDir"):
         (folder / name).mkdir()
     for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
         (folder / name).write_text("x")
@@ -168,8 +165,8 @@ def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog
     data = loaded(train_dir=str(folder))
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    for words in ("images: empty, ships", "2 .ppm", "1 .heic", "1 outside of class folders", "1 in @eaDir"):
-        assert words in record.getMessage()
+    for reason in ("2 .ppm", "1 .heic", "1 outside of class folders"):
+        assert reason in record.getMessage()
 
 
 def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
@@ -197,31 +194,24 @@ def test_bad_columns_are_refused(tmp_path):
     refused("one class per image", **options, label_column_name="several")
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
 def test_incomplete_images_are_named(kind):
     file = io.BytesIO()
     picture(size=(64, 64)).save(file, kind)
     content = file.getvalue()
     assert decode_image({"bytes": content, "path": "a"}).size == (64, 64)
-    for fraction in (0.0, 0.6):
-        with pytest.raises(InputError, match="photos/a"):
-            decode_image({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
+    with pytest.raises(InputError, match="photos/a"):
+        decode_image({"bytes": content[: int(0.6 * len(content))], "path": "photos/a"})
 
 
-def test_other_formats_are_not_decoded(tmp_path):
-    """Pillow decodes EPS by running Ghostscript."""
+def test_missing_deep_and_other_images_are_named(tmp_path):
+    PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    # Pillow would decode EPS by running Ghostscript.
     picture().save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
-    with pytest.raises(InputError, match="a.png .*not an image"):
-        decode_image({"bytes": None, "path": str(tmp_path / "a.png")})
-
-
-def test_missing_and_deep_images_are_named(tmp_path):
-    with pytest.raises(InputError, match="none.jpg"):
-        decode_image({"bytes": None, "path": str(tmp_path / "none.jpg")})
-    PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(InputError, match="deep.png .*8 bits"):
-        decode_image({"bytes": None, "path": str(tmp_path / "deep.png")})
+    for name, reason in (("none.jpg", "No such file"), ("deep.png", "8 bits"), ("a.png", "not an image")):
+        with pytest.raises(InputError, match=f"{name} .*{reason}"):
+            decode_image({"bytes": None, "path": str(tmp_path / name)})
 
 
 def test_rotated_images_are_turned_upright(tmp_path):

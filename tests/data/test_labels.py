@@ -13,6 +13,7 @@ from hf_gmlp.data.labels import (
     find_labels,
     hold_out_rows,
     label_ids,
+    label_names,
     number_labels,
     read_labels,
     set_labels,
@@ -63,18 +64,10 @@ def test_a_flag_or_feature_determines_the_labels():
     assert find([[0, 1], []], List(names)) == Labels(["z", "a", "Z"], CLASSES)
 
 
-def test_decimal_commas_are_refused():
-    with pytest.raises(InputError, match="decimal comma.*--do_regression false"):
-        find(["3,5", "2", "1,25"])
-    assert find(["3,5", "2"], do_regression=False) == Labels(["2", "3,5"], ONE_CLASS)
-
-
-@pytest.mark.parametrize("missing", [None, " ", "NaN"])
-def test_a_missing_label_is_not_a_class(missing):
-    labels = ["a", missing, "b"]
-    assert find(labels) == AB
+def test_a_missing_label_is_not_a_class():
+    assert find(["a", None, " ", "NaN", "b"]) == AB
     with pytest.raises(InputError, match="Row 2 .* no label"):
-        label_ids(read(labels), AB, "train")
+        label_ids(read(["a", " ", "b"]), AB, "train")
 
 
 @pytest.mark.parametrize(
@@ -91,10 +84,9 @@ def test_labels_are_converted_to_ids(values, labels, expected):
 
 
 def test_class_numbers_are_accepted_as_labels():
-    rows = Dataset.from_dict({"label": ["1", "no", "0"]})
-    assert read_labels(rows, "label", ["no", "yes"]) == ["yes", "no", "no"]
+    assert label_names(["1", "no", "0"], ["no", "yes"]) == ["yes", "no", "no"]
     # These names are numbers themselves, such as 1 to 5 stars.
-    assert read_labels(Dataset.from_dict({"label": [1, 2, 1]}), "label", ["1", "2"]) == ["1", "2", "1"]
+    assert label_names([1, 2, 1], ["1", "2"]) == ["1", "2", "1"]
     # The classes of a checkpoint without names are LABEL_0 to LABEL_11; as text, LABEL_10 comes before LABEL_2.
     config = classifier([f"LABEL_{number}" for number in range(12)])
     data = Dataset.from_dict({"text": ["x", "y"], "label": ["10", "2"]})
@@ -105,11 +97,8 @@ def test_class_numbers_are_accepted_as_labels():
     assert config.id2label[10] == "10"
 
 
-def test_label_type_is_logged_in_one_line(caplog):
-    caplog.set_level("INFO")
-    data = Dataset.from_dict({"text": ["x"] * 4, "label": ["a", "b", "a", "c"]})
-    number_labels({"train": data}, {"text": "text"}, "label", trained=None, train=True)
-    assert "'label': 3 classes: a 2, b 1, c 1" in caplog.text
+def test_labels_are_counted_in_one_line():
+    assert count_labels([0, 1, 0, 2], Labels(["a", "b", "c"], ONE_CLASS)) == "3 classes: a 2, b 1, c 1"
     assert count_labels([0.5, 2.5], NUMBERS).startswith("numbers from 0.5 to 2.5, mean 1.5")
     assert count_labels([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], SEVERAL) == "any of 3 classes: a 2, b 1, c 0"
 
@@ -122,7 +111,6 @@ def test_label_type_is_logged_in_one_line(caplog):
         (["inf"], NUMBERS, "'inf', which is not a number"),
         (["a"], SEVERAL, "which is not any of"),
         ([["a"], [None]], SEVERAL, "Row 2 .*None"),
-        ([["a"], ["x"]], SEVERAL, "Row 2 .*which is not any of"),
         ([["a"]], AB, "not one of"),
         # Only training data may have probabilities.
         ([{"a": 1.0}], AB, "not one of"),
@@ -168,16 +156,16 @@ def test_a_single_class_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("config", "labels", "message"),
+    ("config", "labels"),
     [
-        (classifier("bac"), Labels(["x", "y"], ONE_CLASS), r"3 classes \(b, a, c\).* 2 classes \(x, y\)"),
-        (classifier("ab"), Labels(["a", "b"], CLASSES), "any of 2 classes"),
-        (classifier("v", problem_type=REGRESSION), AB, "--do_regression"),
+        (classifier("bac"), Labels(["x", "y"], ONE_CLASS)),
+        (classifier("ab"), Labels(["a", "b"], CLASSES)),
+        (classifier("v", problem_type=REGRESSION), AB),
     ],
 )
-def test_a_new_classifier_must_be_asked_for(config, labels, message):
+def test_a_new_classifier_must_be_asked_for(config, labels):
     for train, new_classifier in ((True, False), (False, True)):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match="--ignore_mismatched_sizes"):
             set_labels(config, labels, HEAD, train=train, new_classifier=new_classifier)
     assert set_labels(config, labels, HEAD, train=True, new_classifier=True)
     assert trained_labels(config, HEAD) == labels
@@ -190,20 +178,17 @@ def test_rows_are_held_out_by_class():
     assert np.bincount(held_out["labels"], minlength=4).tolist() in ([14, 5, 1, 0], [14, 5, 0, 0])
     assert sorted([*train["row"], *held_out["row"]]) == list(range(1, 101))
     assert [f"t{row}" for row in held_out["row"]] == held_out["text"][:]
-    assert (
-        hold_out_rows(dataset, 0.2)[1]["row"][:]
-        == held_out["row"][:]
-        != hold_out_rows(dataset, 0.2, seed=1)[1]["row"][:]
-    )
+    again, other = (hold_out_rows(dataset, 0.2, seed)[1]["row"][:] for seed in (0, 1))
+    assert again == held_out["row"][:] != other
     for labels in ([0.5, 0.25, 1.0, 2.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]):
         train, held_out = hold_out_rows(Dataset.from_dict({"labels": labels}), 0.25)
         assert (len(train), len(held_out)) == (3, 1)
 
 
-def test_numbers_with_a_few_other_labels_are_refused():
-    values = ["1.5", "2", "3.5", "4", "n/a"]
-    with pytest.raises(InputError, match="numbers, except for n/a.*--do_regression false"):
-        find_labels(Value("string"), values)
-    assert len(find_labels(Value("string"), values, False).names) == 5
+def test_numbers_with_decimal_commas_or_a_few_other_labels_are_refused():
+    for values, others in ((["1.5", "2", "3.5", "4", "n/a"], "n/a"), (["3,5", "2", "1,25"], "1,25, 3,5")):
+        with pytest.raises(InputError, match=f"numbers, except for {others}: .*--do_regression false"):
+            find_labels(Value("string"), values)
+        assert find_labels(Value("string"), values, False).names == sorted(values)
     # Versions and names of classes.
     assert find_labels(Value("string"), ["1", "2", "other"]).problem_type == ONE_CLASS

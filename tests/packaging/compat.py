@@ -6,13 +6,12 @@ needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.or
 """
 
 import re
-import signal
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
-from .run import ROOT, call, check_disk, end_early
+from .run import ROOT, call
 
 # The versions of these two must match.
 TORCH = ("torch", "torchvision")
@@ -38,11 +37,7 @@ def main():
         "oldest-torch": [oldest[name] for name in TORCH],
         "oldest-transformers": [oldest["transformers"]],
     }
-    signal.signal(signal.SIGTERM, end_early)
     for name in sys.argv[1:] or environments:
-        if name not in environments:
-            sys.exit(f"There is no environment {name!r}. Choose one of: {', '.join(environments)}.")
-        check_disk("compat")
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")

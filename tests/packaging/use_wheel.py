@@ -92,27 +92,27 @@ def check_presets():
 def check_command():
     """Use the command `hf-gmlp`, also as a module: it lists presets, and finds recipes."""
     module = (sys.executable, "-I", "-m", "hf_gmlp")
-    for words in ((*module, "presets"), (COMMAND, "presets", "amlp-base"), (COMMAND, "recipes")):
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout, f"{words}: {done.stdout}{done.stderr}"
+    for command in ((*module, "presets"), (COMMAND, "presets", "amlp-base"), (COMMAND, "recipes")):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout, f"{command}: {done.stdout}{done.stderr}"
     # The last command lists the recipes.
     assert "paper/recipes/table6/amlp-base.yaml" in done.stdout, done.stdout
     from hf_gmlp.training.recipes import command_line
 
-    assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
+    assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-1] == "--config_name=amlp-base"
     print("hf-gmlp: lists presets, finds recipes")
 
 
 def check_missing_extras():
     """Check that commands without their extra name it in one sentence."""
     torch.save({"weight": torch.ones(2)}, "weights.pth")
-    for words, sentence in (
+    for arguments, sentence in (
         (["run", "mlm", "--help"], "hf-gmlp[train]"),
         (["convert", "timm", "weights.pth", "out"], "hf-gmlp[vision]"),
         # This command needs no extra, and refuses the weights.
         (["convert", "lucidrains", "weights.pth", "out"], "are not those of a gMLP"),
     ):
-        done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
+        done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
     print("missing extras: named in one sentence")

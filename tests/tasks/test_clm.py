@@ -126,7 +126,7 @@ def test_a_model_that_sees_later_tokens_is_refused(tmp_path, folder):
 
 
 def test_masked_language_model_checkpoint_can_be_trained_but_not_evaluated(tmp_path, folder):
-    config = build_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=600"))
+    config = build_config(ModelArguments(config_name="gmlp-18l", config_overrides=SIZES), vocab_size=600)
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "mlm")
     AutoTokenizer.from_pretrained(folder / "tokenizer").save_pretrained(tmp_path / "mlm")
     flags = ["--model_name_or_path", tmp_path / "mlm", "--train_file", folder / "text.jsonl",

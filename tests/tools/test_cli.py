@@ -51,7 +51,7 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     assert AutoConfig.from_pretrained("out").attention_size == 64
     with pytest.raises(SystemExit):
         main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
-    assert "There is no file paper/recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
+    assert "No such file or directory: 'paper/recipes/table6/amlp-bass.yaml'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@ from transformers import GPT2Config, MambaConfig, RobertaConfig
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.clm import CLMArguments
 from hf_gmlp.tasks.glue import GlueArguments
 from hf_gmlp.tasks.image_classification import ImageArguments
 from hf_gmlp.tasks.mlm import MLMArguments
-from hf_gmlp.tasks.qa import QAArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.build import sequence_length
 
@@ -24,21 +22,15 @@ def parse(tmp_path):
     [
         ([], "either --config_name"),
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
-        (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: did you mean --learning_rate"),
-        (["--config_name", "gmlp-base", "--lr", "1"], "--lr: did you mean --learning_rate"),
-        *[
-            (["--config_name", "gmlp-base", name, "1"], f"{name}: recipes")
-            for name in ("--overwrite_output_dir", "--num_labels")
-        ],
-        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: recipes \(.yaml\) come first"),
+        (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: try --learning_rate"),
+        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: .* come before all flags"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
         *[
             (["--config_name", "gmlp-base", f"--{name}={value}"], f"--{name} must be in .*{value}")
             for name, value in (
-                *(("learning_rate", "nan"), ("num_train_epochs", 0), ("global_batch_size", 0), ("vocab_size", 0)),
-                *(("mlm_probability", 15), ("max_seq_length", 2), ("seed", -1), ("adam_beta1", 1.5)),
-                *(("adam_beta2", 1.0), ("adam_epsilon", -1.0), ("dataloader_num_workers", -1)),
+                *(("weight_decay", "nan"), ("num_train_epochs", 0), ("global_batch_size", 0), ("max_seq_length", 2)),
+                *(("mlm_probability", 15), ("label_smoothing_factor", 1.0)),
             )
         ],
         (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
@@ -62,10 +54,7 @@ def test_global_batch_size_sets_the_accumulation(tmp_path, total, largest, expec
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        *[
-            (kind, {"dataset_name": "c4", "train_file": ["a.txt"]}, "--dataset_name and --train_file")
-            for kind in (MLMArguments, CLMArguments, GlueArguments, QAArguments, ImageArguments)
-        ],
+        (MLMArguments, {"dataset_name": "c4", "train_file": ["a.txt"]}, "--dataset_name and --train_file"),
         (ImageArguments, {"train_dir": "a", "validation_file": ["a.csv"]}, "--train_dir and --validation_file"),
         (GlueArguments, {"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
         (GlueArguments, {"text_column_names": ["a", "b", "c"]}, "--text_column_names"),

@@ -20,9 +20,9 @@ from hf_gmlp.training.run_folder import (
     hyperparameters,
     is_complete,
     run_settings,
+    start_run,
     write_json,
 )
-from hf_gmlp.training.start import start_run
 
 from ..samples import write_photos
 
@@ -63,35 +63,24 @@ def cut_off(arguments, step=4):
     return make_checkpoint(folder, step)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"max_steps": 7},
-        {"logging_steps": 1, "save_steps": 1, "do_eval": True},
-        {"dataloader_num_workers": 2, "preprocessing_num_workers": 2},
-        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
-    ],
-    ids=str,
-)
-def test_a_run_resumes_despite_changes_that_do_not_affect_the_weights(command, changes):
+def test_a_run_resumes_despite_changes_that_do_not_affect_the_weights(command):
     checkpoint = cut_off(command())
-    assert start_run(*command(**changes)) == str(checkpoint)
+    changes = {"max_steps": 7, "logging_steps": 1, "save_steps": 1, "do_eval": True, "dataloader_num_workers": 2}
+    changes |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "preprocessing_num_workers": 2}
+    assert start_run(*command()) == start_run(*command(**changes)) == str(checkpoint)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("max_steps", 5), ("learning_rate", 1e-3), ("per_device_train_batch_size", 4), ("bf16", True)],
-        *[("config_overrides", "num_hidden_layers=2"), ("vocab_size", 500), ("mlm_probability", 0.2)],
-        *[("max_train_samples", 9), ("validation_split_percentage", 7), ("train_sampling_strategy", "sequential")],
+        *[("max_steps", 5), ("learning_rate", 1e-3), ("per_device_train_batch_size", 4)],
+        *[("config_overrides", "num_hidden_layers=2"), ("mlm_probability", 0.2)],
     ],
 )
 def test_changed_command_is_refused_by_name(command, name, value):
-    checkpoint = cut_off(command())
-    for more in ({}, {"resume_from_checkpoint": str(checkpoint)}):
-        with pytest.raises(InputError, match=f"another command.*{name.replace('per_device_train', 'global')}"):
-            start_run(*command(**{name: value} | more))
+    cut_off(command())
+    with pytest.raises(InputError, match=f"another command.*{name.replace('per_device_train', 'global')}"):
+        start_run(*command(**{name: value}))
 
 
 def rows_of(labels, files=None):
@@ -158,12 +147,11 @@ EVALUATION = {"config_name": None, "model_name_or_path": "m", "do_train": False,
     ("name", "flags", "message"),
     [
         *[(name, {}, name) for name in ("tokenizer.json", "model.safetensors", "checkpoint-7")],
-        ("settings.json", {}, "settings.json is not valid JSON"),
         ("all_results.json", {}, "finished run"),
         ("all_results.json", EVALUATION, "finished run"),
     ],
 )
-def test_foreign_broken_and_final_files_are_not_overwritten(command, tmp_path, name, flags, message):
+def test_foreign_and_final_files_are_not_overwritten(command, tmp_path, name, flags, message):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
     with pytest.raises(InputError, match=message):
@@ -197,15 +185,13 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, options, caplog):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt"])
-@pytest.mark.parametrize("is_truncated", [True, False])
-def test_checkpoints_with_corrupted_or_missing_files_are_skipped(command, name, is_truncated):
-    checkpoint = make_checkpoint(cut_off(command()).parent, step=5)
-    assert is_complete(checkpoint)
-    if is_truncated:
-        (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:-1])
-    else:
-        (checkpoint / name).unlink()
-    assert not is_complete(checkpoint) and start_run(*command()).endswith("checkpoint-4")
+def test_checkpoints_with_corrupted_or_missing_files_are_incomplete(tmp_path, name):
+    file = make_checkpoint(tmp_path) / name
+    assert is_complete(file.parent)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert not is_complete(file.parent)
+    file.unlink()
+    assert not is_complete(file.parent)
 
 
 @pytest.mark.heavy
@@ -213,8 +199,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     with FileLock(tmp_path / "_run.lock"), pytest.raises(InputError, match="Another run"):
         claim(tmp_path)
     claim(tmp_path)
-    with pytest.raises(InputError, match="--output_dir"):
-        claim(Path("/proc/out"))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 import filecmp
-import itertools
 import json
 import math
 import pickle
 import shutil
 import signal
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -89,24 +89,12 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_pickled_arguments_contain_no_token(tmp_path):
-    args = RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1")
-    assert args.hub_token == "hf_1" and b"hf_1" not in pickle.dumps(args)
-    assert pickle.loads(pickle.dumps(args)).output_dir == str(tmp_path)
-
-
 def test_conflicting_arguments_are_refused(tmp_path):
     with pytest.raises(InputError, match="metric_for_best_model .*loss, accuracy.* f1"):
         make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="f1")
     make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="eval_accuracy")
-    # MNLI has two validation sets, each with its own loss. The best model is chosen by "loss" by default.
-    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
-    with pytest.raises(InputError, match="metric_for_best_model .*matched_loss.* loss"):
-        make_trainer(tmp_path, metric_names=["matched_loss", "mismatched_loss"], **best)
     with pytest.raises(InputError, match="nobody"):
         make_trainer(tmp_path, report_to=["nobody"])
-    with pytest.raises(InputError, match="--push_to_hub .*offline"):
-        make_trainer(tmp_path, push_to_hub=True)
     with pytest.raises(InputError, match="--label_smoothing_factor"):
         make_trainer(tmp_path, GMLPForCausalLM(gmlp_config()), label_smoothing_factor=0.1)
 
@@ -135,7 +123,8 @@ def test_results_and_a_card_are_written(tmp_path, capsys, monkeypatch):
     assert "python run_glue.py --do_train\n" in card.text and f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
-def test_a_command_is_shown_without_tokens():
+def test_tokens_are_neither_shown_nor_saved(tmp_path):
+    assert b"hf_1" not in pickle.dumps(RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1"))
     command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
     assert public_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
 
@@ -160,8 +149,7 @@ LABELS = {
 # BERT ignores the number of labels that Trainer passes.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("config", "kind"),
-    [*itertools.product((gmlp_config, bert_config), ("classes", "numbers")), (gmlp_config, "tokens")],
+    ("config", "kind"), [(gmlp_config, "classes"), (gmlp_config, "tokens"), (bert_config, "numbers")]
 )
 def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, kind):
     rows = [{"input_ids": [2, 5 + i % 9, 7, 3], "labels": LABELS[kind](i)} for i in range(32)]
@@ -211,11 +199,7 @@ def test_a_diverging_run_stops_at_its_first_log(tmp_path, fp16, steps):
 def test_a_push_that_fails_says_how_to_push_the_finished_run(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path)
     trainer.args.push_to_hub, trainer.hub_model_id = True, "me/model"
-
-    def refuse():
-        raise OSError("403 Forbidden")
-
-    monkeypatch.setattr(trainer, "push_to_hub", refuse)
+    monkeypatch.setattr(trainer, "push_to_hub", Mock(side_effect=OSError("403 Forbidden")))
     with pytest.raises(InputError, match=f"403 Forbidden.*hf upload me/model {tmp_path}"):
         trainer.finish({"eval_loss": 1.0})
     assert (tmp_path / "all_results.json").is_file()
