@@ -115,24 +115,22 @@ def predict_arguments(parser: ArgumentParser):
 
 def tokenizer_arguments(parser: ArgumentParser):
     source = parser.add_argument_group("text to train on (either files or a dataset)")
-    kinds = "txt, json, jsonl, csv, tsv or parquet, also compressed (gz, bz2, xz, zst)"
-    source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
-    source.add_argument("--dataset_name", metavar="NAME", help="a dataset on the Hub, such as allenai/c4")
-    source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
+    source.add_argument("files", nargs="*", help="txt, json, jsonl, csv, tsv or parquet, also compressed")
+    source.add_argument("--dataset_name", help="a dataset on the Hub, such as allenai/c4")
+    source.add_argument("--dataset_config_name", help="its configuration, such as en")
     source.add_argument("--split", default="train", help="its split (default: train)")
     source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
-    source.add_argument("--text_column_name", default="text", metavar="NAME", help="column of the text (default: text)")
-    source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
+    source.add_argument("--text_column_name", default="text", help="column of the text (default: text)")
+    source.add_argument("--max_samples", type=int, help="stop after this many texts (default: read all)")
 
     options = parser.add_argument_group("tokenizer")
     options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
-    text = "maximum number of tokens (default: 32000)"
-    options.add_argument("--vocab_size", type=int, default=32000, metavar="N", help=text)
+    options.add_argument("--vocab_size", type=int, default=32000, help="maximum number of tokens (default: 32000)")
     text = "fraction of the characters that get their own token (default: 0.9995)"
-    options.add_argument("--character_coverage", type=float, default=0.9995, metavar="N", help=text)
-    options.add_argument("--max_length", type=int, default=512, metavar="N", help="truncate to N tokens (default: 512)")
-    text = "train on a random sample of N lines; 0: on all lines (default: 10000000)"
-    options.add_argument("--input_sentence_size", type=int, default=10_000_000, metavar="N", help=text)
+    options.add_argument("--character_coverage", type=float, default=0.9995, help=text)
+    options.add_argument("--max_length", type=int, default=512, help="truncate to this many tokens (default: 512)")
+    text = "train on a random sample of this many lines; 0: on all lines (default: 10000000)"
+    options.add_argument("--input_sentence_size", type=int, default=10_000_000, help=text)
     parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
     parser.set_defaults(function=tool("tools.train_tokenizer", "train"))
 

@@ -111,7 +111,10 @@ def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names
 
     Numbers of the `class_names` are replaced by these names, and integers of a ClassLabel by its `feature_names`.
     """
-    by_number = names_by_number(class_names)
+    by_number = {str(number): name for number, name in enumerate(class_names)}
+    if by_number.keys() & set(class_names):
+        # The names are numbers themselves, such as 1 to 5 stars.
+        by_number = {}
 
     def name(value: object) -> str | None:
         if feature_names and isinstance(value, int):
@@ -124,12 +127,6 @@ def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names
     if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
         values = [yaml.load(value, yaml.BaseLoader) for value in values]
     return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
-
-
-def names_by_number(class_names: Sequence[str]) -> dict[str, str]:
-    """Return the name of each number of a class, and none if names are themselves numbers, such as 1 to 5 stars."""
-    by_number = {str(number): name for number, name in enumerate(class_names)}
-    return {} if by_number.keys() & set(class_names) else by_number
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:

@@ -76,18 +76,11 @@ class BaseModelArguments(Flags):
 
     model_name_or_path: str | None = flag("Checkpoint to start from: a folder or a name on the Hub.")
     config_name: str | None = flag("New model's config: a preset (see hf-gmlp presets), a folder or a name on the Hub.")
-    config_overrides: str | None = flag(
-        "Changes to the config, such as num_hidden_layers=6,attention_size=64. The weights of a checkpoint "
-        "must keep their shapes: change only values such as hidden_dropout_prob=0.1."
-    )
+    config_overrides: str | None = flag("Changes to the config, such as num_hidden_layers=6,attention_size=64.")
     cache_dir: str | None = flag("Folder for downloads and prepared data.", may_change=True)
     model_revision: str = flag("Branch, tag or commit of the checkpoint.", "main")
-    token: str | None = flag(
-        "Token for private models and data on the Hub; by default, that of `hf auth login`.", may_change=True
-    )
-    trust_remote_code: bool = flag(
-        "Run code that comes with a checkpoint. gMLPs do not need it.", False, may_change=True
-    )
+    token: str | None = flag("Token for the Hub; by default, that of `hf auth login`.", may_change=True)
+    trust_remote_code: bool = flag("Run code of a checkpoint. gMLPs do not need it.", False, may_change=True)
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
@@ -107,9 +100,7 @@ class ModelArguments(BaseModelArguments):
     tokenizer_name: str | None = flag("Tokenizer to use instead of the checkpoint's or a newly trained one.")
     vocab_size: int = flag("Maximum vocabulary size of a new tokenizer.", 32000, interval="[1, inf)")
     lowercase: bool = flag("Lowercase the text of a new tokenizer, as in bert-base-uncased.", False)
-    max_tokenizer_samples: int = flag(
-        "Maximum number of texts to train a tokenizer on.", 1_000_000, interval="[1, inf)"
-    )
+    max_tokenizer_samples: int = flag("Number of texts to train a tokenizer on.", 1_000_000, interval="[1, inf)")
 
 
 @dataclass
@@ -122,8 +113,7 @@ class RunArguments(Flags, TrainingArguments):
         "Samples per optimizer step over all devices; sets --gradient_accumulation_steps.", interval="[1, inf)"
     )
     spatial_lr_multiplier: float = flag(
-        "Factor for the learning rate of positional weights (W, relative position biases, position embeddings). Raise "
-        "it for short runs, in which Adam's small steps cannot move these weights far enough.",
+        "Factor for the learning rate of positional weights, such as W. Raise it for short runs.",
         1.0,
         interval="(0, inf)",
     )
@@ -132,8 +122,7 @@ class RunArguments(Flags, TrainingArguments):
         interval="(0, inf)",
     )
     selective_checkpointing: bool = flag(
-        "Keep only the results of matrix products for the backward pass, and recompute the rest: about half the memory "
-        "for activations, in nearly the same time on CPUs, and 1.2 to 2.5 times the time on GPUs.",
+        "Keep only the results of matrix products for the backward pass: about half the memory for activations.",
         False,
         may_change=True,
     )
@@ -149,10 +138,7 @@ class RunArguments(Flags, TrainingArguments):
         if self.label_names:
             raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
         if self.selective_checkpointing and self.gradient_checkpointing:
-            raise ValueError(
-                "--selective_checkpointing and --gradient_checkpointing (or --activation_checkpointing) cannot be "
-                "combined: leave one of them out."
-            )
+            raise ValueError("--selective_checkpointing and --gradient_checkpointing cannot be combined: choose one.")
         if self.ddp_find_unused_parameters is None:
             # The loss of a head uses every parameter; searching the graph for unused ones takes time.
             self.ddp_find_unused_parameters = False
@@ -186,12 +172,8 @@ class DataArguments(Flags):
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")
     max_eval_samples: int | None = flag("Maximum number of validation samples (the first ones).", interval="[1, inf)")
-    preprocessing_num_workers: int | None = flag(
-        "Number of processes that prepare the data.", interval="[1, inf)", may_change=True
-    )
-    overwrite_cache: bool = flag(
-        "Prepare the data again instead of taking them from the cache.", False, may_change=True
-    )
+    preprocessing_num_workers: int | None = flag("Processes to prepare data.", interval="[1, inf)", may_change=True)
+    overwrite_cache: bool = flag("Prepare the data again, without the cache.", False, may_change=True)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.", may_change=True)
 
     def __post_init__(self):
@@ -237,12 +219,8 @@ class LabeledTextArguments(DataArguments):
     """The data of scripts that fine-tune a text model and predict."""
 
     test_file: list[str] | None = flag("Files to predict, of the same kinds.")
-    max_predict_samples: int | None = flag(
-        "Maximum number of samples to predict (the first ones).", interval="[1, inf)"
-    )
-    pad_to_max_length: bool = flag(
-        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
-    )
+    max_predict_samples: int | None = flag("Maximum number of samples to predict.", interval="[1, inf)")
+    pad_to_max_length: bool = flag("Pad to --max_seq_length, as always for mask_padding=false.", False)
 
     def files(self) -> dict[str, list[str]]:
         return super().files() | ({"test": self.test_file} if self.test_file else {})
@@ -265,10 +243,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         dataclass_types: The groups of flags, in the order of `--help`.
         description: What the script does, for the top of `--help`.
         argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml files): later recipes
-            override earlier ones, and flags override all of them.
-
-    Raises:
-        InputError: If a recipe cannot be read, a flag is unknown, or a value is out of range.
+            override earlier ones, and flags override all of them. An InputError says what is wrong with it.
     """
     parser = HfArgumentParser(
         dataclass_types,

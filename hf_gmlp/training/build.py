@@ -74,10 +74,7 @@ def sequence_length(
     # `build_model` lengthens a checkpoint with a Toeplitz W, which needs no training for that.
     grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
     if length is not None and length > longest and not grows:
-        raise InputError(
-            f"--{flag} {length} is above the model's n = {longest}. Lower it, or give a new model a longer n with "
-            f"--config_overrides max_position_embeddings={length}."
-        )
+        raise InputError(f"--{flag} {length} is above the model's n = {longest} (max_position_embeddings): lower it.")
     if min(length or longest, longest, default) == math.inf:
         raise InputError(f"The model has no maximum length: set the tokens per sequence with --{flag}.")
     return length or int(min(longest, default))

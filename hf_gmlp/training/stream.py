@@ -34,16 +34,11 @@ class StreamLoader(StatefulDataLoader):
 
     def __init__(self, stream: IterableDataset, collator: Callable, args: TrainingArguments):
         self.epoch, self.processes = 0, args.world_size
-        shards, workers = stream.num_shards, args.dataloader_num_workers
-        if shards % self.processes or shards < self.processes * workers:
-            words = "The stream has %d file(s) for %d process(es) with %d worker(s) each: some are idle or repeat work."
-            words += " Make the number of files a multiple of the processes, at least processes x workers"
-            logger.warning(words, shards, self.processes, workers)
         super().__init__(
             split_dataset_by_node(stream, args.process_index, args.world_size),
             batch_size=args.train_batch_size,
             collate_fn=collator,
-            num_workers=workers,
+            num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
@@ -78,8 +73,8 @@ class StreamLoader(StatefulDataLoader):
         state: dict[str, Any] = torch.load(path, weights_only=True) if path.is_file() else {}
         readers = (self.processes, self.num_workers)
         if (state.get("processes"), state.get("workers")) != readers:
-            words = "%s has no position in the stream for %d process(es) with %d worker(s): the stream restarts"
-            logger.warning(words, folder, *readers)
+            message = "%s has no position in the stream for %d process(es) with %d worker(s): the stream restarts"
+            logger.warning(message, folder, *readers)
             return
         self.epoch = state["epoch"]
         self.load_state_dict(state["loader"])

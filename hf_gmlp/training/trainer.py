@@ -45,16 +45,13 @@ class GMLPTrainer(Trainer):
     Corrections: accumulated gradients of models that ignore the number of labels; an evaluation loss per token instead
     of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training;
     a final model that is written atomically. Additions: streams, `param_groups`, logs of the utilization, and this
-    project's model card.
+    project's model card. An InputError says which arguments do not go together.
 
     Args:
         metric_names: Names of the loss and the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model`
             must be one.
         card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
         hyperparameters: Hyperparameters for the card in addition to Trainer's own, such as the augmentation.
-
-    Raises:
-        InputError: If the arguments do not go together.
     """
 
     # Trainer does not declare the types of these attributes.

@@ -88,14 +88,6 @@ def test_a_resumed_stream_continues_where_it_stopped(loader, workers, tmp_path, 
         assert f"{processes} process(es) with {readers} worker(s)" in caplog.text
 
 
-def test_a_number_of_files_that_does_not_suit_the_readers_is_logged(loader, caplog):
-    loader(0, 4, 1)
-    assert not caplog.records
-    for processes, workers in ((3, 0), (2, 3)):
-        loader(0, processes, workers)
-        assert f"4 file(s) for {processes} process(es) with {workers} worker(s)" in caplog.text
-
-
 def test_an_empty_corpus_does_not_loop_forever(tmp_path):
     path = write_rows(tmp_path / "blank.jsonl", [{"text": " "}])
     blank = load_dataset("json", data_files=[str(path)], split="train", streaming=True)
