@@ -42,8 +42,8 @@ def run_command(main: Callable[[], object]):
     except (KeyboardInterrupt, Exception) as error:
         # A library may raise another error while it ends its workers after Ctrl-C.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
-        advice = "Interrupted. Repeat the command to start again; training continues from the last checkpoint, if any."
-        message = advice if interrupted else _message(error)
+        resume = "Interrupted. Repeat the command to start again; training continues from the last checkpoint, if any."
+        message = resume if interrupted else _message(error)
         if message is None:
             raise
         print(f"Error: {message}", file=sys.stderr)

@@ -58,7 +58,7 @@ def open_model(
         raise InputError(f"Cannot load a model from {name}: {why}.") from error
     finally:
         logging.set_verbosity(verbosity)
-    weights, title = model.state_dict(), type(model).__name__
+    weights, class_name = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     # Heads and poolers have neither numbered layers nor embeddings.
     is_layer = re.compile(rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)").match
@@ -70,10 +70,10 @@ def open_model(
         *(f"{key} has another shape" for key in mismatched if new_size is None or weights[key].shape[0] != new_size),
     ]
     if wrong:
-        raise InputError(f"The weights of {name} do not fit its config as a {title}: {listed(sorted(wrong), 3)}.")
+        raise InputError(f"The weights of {name} do not fit its config as a {class_name}: {listed(sorted(wrong), 3)}.")
     new = sorted({*missing, *mismatched})
     if new and not new_head:
-        raise InputError(f"{name} has no trained weights for a {title}, such as {new[0]}: fine-tune it first.")
+        raise InputError(f"{name} has no trained weights for a {class_name}, such as {new[0]}: fine-tune it first.")
     if new:
         logger.info("New weights, which the training will fill: %s", listed(new))
     for key, weight in model.named_parameters():

@@ -100,19 +100,22 @@ def read_files(
     streaming: bool = False,
     access: Access = Access(),
     lines: bool = False,
-    text_columns: Sequence[str] = (),
+    text_columns: Sequence[str] | None = (),
 ) -> Dataset | IterableDataset:
     """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
 
     Args:
         lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
-        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
+            all columns.
     """
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
         if builder == "csv":
-            options = options | csv_layout(paths[0]) | {"converters": dict.fromkeys(text_columns, str)}
+            options = options | csv_layout(paths[0])
+            columns = pandas.read_csv(paths[0], nrows=0, **options) if text_columns is None else text_columns
+            options = options | {"converters": dict.fromkeys(columns, str)}
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]

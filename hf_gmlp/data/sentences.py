@@ -80,7 +80,7 @@ def blank_rows(dataset: Dataset) -> list[int]:
     return [index for index, values in enumerate(zip(*text_columns_of(dataset))) if not all(map(str.strip, values))]
 
 
-def tokenize(
+def tokenize_sentences(
     dataset: Dataset, tokenizer: Tokenizer, length: int, num_proc: int | None = None, access: Access = Access()
 ) -> Dataset:
     """Tokenize the `TEXT_COLUMNS` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].

@@ -54,7 +54,7 @@ from ..data.sentences import (
     find_label_column,
     find_text_columns,
     texts,
-    tokenize,
+    tokenize_sentences,
     truncation_note,
     visible_columns,
 )
@@ -438,7 +438,9 @@ def main():
     # The saved tokenizer has the length of the texts that the model was trained on.
     tokenizer.model_max_length = length
     with training_args.main_process_first(desc="tokenizing"):
-        datasets = {split: tokenize(rows, tokenizer, length, workers, access) for split, rows in splits.items()}
+        datasets = {
+            split: tokenize_sentences(rows, tokenizer, length, workers, access) for split, rows in splits.items()
+        }
     for split, rows in datasets.items():
         if note := truncation_note(list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy(), length):
             logger.info("%s data: %s (--max_seq_length)", split, note)

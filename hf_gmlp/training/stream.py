@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # torchdata causes this warning in every run.
 warnings.filterwarnings("ignore", "'set_vital' is deprecated")
-SOURCE = "The streamed training text"
 
 
 class StreamLoader(StatefulDataLoader):
@@ -52,13 +51,13 @@ class StreamLoader(StatefulDataLoader):
             if hasattr(self.collate_fn, "set_epoch"):
                 self.collate_fn.set_epoch(self.epoch)
             was_empty, is_empty = is_empty, True
-            with reading([SOURCE], "text"):
+            with reading(["The stream"], "text"):
                 for batch in super().__iter__():
                     is_empty = False
                     yield batch
             # A single empty epoch is normal for a run that resumes at the end of an epoch.
             if is_empty and was_empty:
-                raise InputError(f"{SOURCE} has no sequence for this process: add text, or files for every process.")
+                raise InputError("The stream has no sequence for this process: add text, or files for every process.")
             self.epoch += 1
 
     def save(self, folder: Path, process: int):

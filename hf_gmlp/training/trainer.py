@@ -296,14 +296,15 @@ class GMLPTrainer(Trainer):
 
 def public_command(argv: list[str]) -> str:
     """Return a command as typed, but without access tokens and the folders of absolute paths."""
-    public_words, words = [program(argv[0])], iter(argv[1:])
-    for word in words:
-        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    parts, arguments = [program(argv[0])], iter(argv[1:])
+    for argument in arguments:
+        flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
         if flag not in TOKENS:
-            public_words.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
+            name = Path(value).name if Path(value).is_absolute() else value
+            parts.append(shlex.quote(f"{flag}{equals}{name}"))
         elif not equals:
-            next(words, None)
-    return " ".join(public_words)
+            next(arguments, None)
+    return " ".join(parts)
 
 
 def kill_workers():

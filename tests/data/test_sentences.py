@@ -4,7 +4,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, REGRESSION, Labels
-from hf_gmlp.data.sentences import texts, tokenize, truncation_note, visible_columns
+from hf_gmlp.data.sentences import texts, tokenize_sentences, truncation_note, visible_columns
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import TASKS, GlueArguments, load_sentences
 
@@ -181,7 +181,7 @@ def test_pairs_have_the_input_of_bert_and_truncated_ones_are_counted(caplog):
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     tokenizer = word_tokenizer(WORDS, model_input_names=inputs)
     pairs = {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
-    encoded = tokenize(Dataset.from_dict(pairs), tokenizer, 8)
+    encoded = tokenize_sentences(Dataset.from_dict(pairs), tokenizer, 8)
     # The longer sentence is truncated.
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
