@@ -41,6 +41,7 @@ from .question_answering import QuestionAnswerer
 # Rows that are read, sorted by length, predicted and written together.
 CHUNK = 2048
 FORMATS = (".csv", ".jsonl", ".parquet")
+as_json = partial(json.dumps, ensure_ascii=False, default=str)
 
 # A row as it was read, and its results, best first: each a class or an answer with its probability, or only a number.
 Row = dict[str, Any]
@@ -77,7 +78,8 @@ def predict(
     scorer = None
     if task == "QuestionAnswering":
         answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
-        results = partial(answer, answerer, top_k=top_k, allow_none=version_2_with_negative)
+        options: dict[str, Any] = {"handle_impossible_answer": version_2_with_negative, "batch_size": batch_size}
+        results = partial(answer, answerer, top_k=top_k, **options)
         predictor, rows = Predictor(question_inputs, results, top_k, batch_size), chunks(stream_rows(data), CHUNK)
     elif is_text or task == "ImageClassification":
         columns, runnable = (text_column_names, label_column_name), open_runnable(model, task)
@@ -157,10 +159,11 @@ class Writer:
         if self.path.suffix == ".parquet":
             self.file.write_table(pyarrow.Table.from_pylist(records, schema=self.file.schema))
         elif self.path.suffix == ".jsonl":
-            self.file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in records)
+            self.file.writelines(as_json(row) + "\n" for row in records)
         else:
             table = csv.DictWriter(self.file, self.columns, lineterminator="\n")
-            table.writerows({name: as_cell(value) for name, value in row.items()} for row in records)
+            for row in records:
+                table.writerow({name: as_json(x) if isinstance(x, list | dict) else x for name, x in row.items()})
         self.rows += len(rows)
         self.predictions += sum(map(bool, results))
 
@@ -173,11 +176,6 @@ class Writer:
             tqdm.write(f"The results of the first {self.rows} rows are in {self.partial}.")
         else:
             self.partial.unlink(missing_ok=True)
-
-
-def as_cell(value: Any) -> Any:
-    """Return a value for a csv file, with lists and dictionaries as JSON."""
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
 
 
 def chunks(items: Iterable, size: int) -> Iterator[list]:
@@ -320,7 +318,7 @@ def open_classifier(
             if not getattr(model.config, "toeplitz", False) or program_of(checkpoint):
                 raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
             extend_context(model, tokenizer, cut["max_length"])
-        columns = choose_text_columns(model.config, first, text_columns, scorer.column)
+        columns = choose_text_columns(model.config, [*first[0]], text_columns, scorer.column)
         inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, **cut)
         options |= {"task": "text-classification", "tokenizer": tokenizer, "padding": padding_for(model.config), **cut}
     is_number = scorer.problem_type == REGRESSION
@@ -334,19 +332,17 @@ def open_classifier(
 
 
 def choose_text_columns(
-    config: PreTrainedConfig, rows: list[Row], asked: Sequence[str] | None, label_column: str | None
+    config: PreTrainedConfig, names: list[str], asked: Sequence[str] | None, label_column: str | None
 ) -> Sequence[str]:
-    """Return the columns of text: those `asked` for, else those that the model was trained on, if the rows have them or
-    only one column, else those of `find_text_columns`."""
+    """Return the columns of text among the `names` of all: those `asked` for, else those that the model was trained on,
+    if the rows have them or only one column, else those of `find_text_columns`."""
     check_text_columns(asked or [])
-    names, label = list(rows[0]), label_column or find_label_column(rows[0])
+    label = label_column or find_label_column(names)
     trained = getattr(config, "text_columns", None) or ()
     others = [name for name in names if name not in ("id", "idx", label)]
     if not {*trained} <= {*names} and len(trained) == len(others) == 1:
         trained = others
     columns = find_text_columns(names, label if label in names else None, asked or trained)
-    if any(isinstance(row.get(name), list | dict) for row in rows for name in columns):
-        raise InputError(f"The column {' or '.join(columns)} holds lists, not texts: pass --text_column_names.")
     tqdm.write(f"Texts: {' and '.join(columns)}")
     return columns
 
@@ -397,8 +393,8 @@ def question_inputs(rows: list[Row], notes: Counter[str]) -> Iterator[tuple[int,
             notes["have no question, or no context"] += 1
 
 
-def answer(answerer: QuestionAnswerer, inputs: list, top_k: int, allow_none: bool) -> list[Results]:
+def answer(answerer: QuestionAnswerer, inputs: list, top_k: int, **options: Any) -> list[Results]:
     questions, contexts = zip(*inputs)
     # With `top_k=1`, the answerer would not return lists.
-    answers: Any = answerer(questions, contexts, top_k=max(2, top_k), handle_impossible_answer=allow_none)
+    answers: Any = answerer(questions, contexts, top_k=max(2, top_k), **options)
     return [[(x["answer"], x["score"]) for x in ranked] for ranked in answers]

@@ -98,7 +98,7 @@ def test_a_backbone_does_not_change_the_config_of_its_caller(vision_config):
         assert GMLPVisionBackbone(config).out_features == [f"stage{layers}"]
 
 
-def test_upernet_segments_with_the_backbone(vision_config, tmp_path):
+def test_upernet_segments_with_the_backbone(vision_config):
     config = UperNetConfig(
         backbone_config=vision_config(out_indices=[0, 1, 2]),
         hidden_size=16,
@@ -114,11 +114,6 @@ def test_upernet_segments_with_the_backbone(vision_config, tmp_path):
     outputs.loss.backward()
     assert outputs.logits.shape == (2, 4, 16, 16)
     assert model.backbone.layers[0].spatial_gating_unit.proj.weight.grad is not None
-    model.save_pretrained(tmp_path)
-    again = UperNetForSemanticSegmentation.from_pretrained(tmp_path)
-    assert again.config.backbone_config.out_indices == [0, 1, 2]
-    with torch.no_grad():
-        torch.testing.assert_close(again(pixels).logits, model.eval()(pixels).logits)
 
 
 def test_depth_anything_accepts_sequences_of_the_backbone(vision_config):

@@ -48,20 +48,6 @@ def test_a_resized_toeplitz_matrix_keeps_every_offset(heads, new_grid):
         assert parameter.dtype == torch.bfloat16 and not parameter.requires_grad
 
 
-@pytest.mark.parametrize("prefix", [0, 1])
-def test_heads_are_resized_separately(prefix):
-    """The heads of a dense W are interpolated one by one."""
-    projection = make_projection(prefix + 12, 3)
-    singles = [make_projection(prefix + 12) for _ in range(3)]
-    for head, single in enumerate(singles):
-        single.weight.data, single.bias.data = projection.weight[head].clone(), projection.bias[head].clone()
-    for resized in (projection, *singles):
-        resized.resize_grid((4, 3), (2, 5), prefix)
-    assert_close(projection.weight, torch.stack([single.weight for single in singles]))
-    assert_close(projection.bias, torch.stack([single.bias for single in singles]))
-    assert projection.weight.shape == (3, prefix + 10, prefix + 10)
-
-
 def test_frozen_batch_norms_keep_their_statistics(perturbed_model, vision_config):
     """An adapter does not save running statistics, so training must not change those of a frozen base."""
     model = perturbed_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL)).train()
