@@ -1,7 +1,4 @@
-"""`hf-gmlp predict`: classify texts or pictures, or answer questions, and write the results to a file.
-
-`hf-gmlp export --eval_file` measures accuracies with the same classes.
-"""
+"""`hf-gmlp predict`: classify texts or pictures, or answer questions, and write the results to a file."""
 
 import csv
 import json

@@ -129,22 +129,3 @@ def test_a_plain_trainer_keeps_position_ids(perturbed_model, text_config, docume
     trainer = Trainer(model=model, args=args, train_dataset=data)
     (batch,) = trainer.get_train_dataloader()
     assert set(batch) == {"input_ids", "labels", "position_ids"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForMaskedLM, GMLPForQuestionAnswering])
-@torch.no_grad()
-def test_compiled_in_one_graph(perturbed_model, text_config, documents, fresh_compiler, model_class):
-    """A compiled model does not read the values of masks and positions, so it pools each row as one document."""
-    model = perturbed_model(model_class, text_config(num_hidden_layers=1, attention_size=8)).double()
-    inputs = in_rows(documents)
-    if model_class is not GMLPForMaskedLM:
-        mask, positions = (torch.arange(9) < torch.tensor([[7], [9]])).long(), torch.arange(9).repeat(2, 1)
-        inputs = {"input_ids": documents[3].repeat(2, 1), "attention_mask": mask, "position_ids": positions}
-    is_token = inputs["attention_mask"] == 1
-    compiled = torch.compile(model, fullgraph=True, backend="eager")(**inputs)
-    for name, expected in model(**inputs).items():
-        actual = compiled[name]
-        if expected.shape[:2] == is_token.shape:
-            actual, expected = actual[is_token], expected[is_token]
-        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)

@@ -153,9 +153,6 @@ def test_a_causal_model_stays_causal(peer, length, attn_dim, heads):
     assert type(ours) is GMLPForCausalLM and ours.config.is_causal
     assert_same_function(ours, theirs, torch.randint(0, 40, (3, length)), causal=True)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
-    wrong = model_from_lucidrains(theirs.state_dict())
-    ids = torch.randint(0, 40, (2, 12))
-    assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("heads", "attn_dim"), [(1, 8), (4, None)])

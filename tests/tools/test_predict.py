@@ -117,15 +117,6 @@ def test_the_n_of_other_models_is_fixed(tmp_path, text_config, perturbed_model, 
         predict(str(tmp_path), long_texts, str(tmp_path / "out.csv"), max_seq_length=13)
 
 
-def test_pairs_are_classified_and_labels_may_be_numbers(tmp_path, checkpoint, capsys):
-    best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
-    for columns, flag in (("one,two", ["one", "two"]), ("question,sentence", None), ("premise,hypothesis", None)):
-        (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
-        predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), flag, top_k=1)
-    assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
-    assert "Accuracy 1.000 " in capsys.readouterr().out
-
-
 def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_model, capsys):
     config = vision_config(id2label=dict(enumerate(COLORS)))
     perturbed_model(GMLPForImageClassification, config).save_pretrained(tmp_path / "model")
