@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
+
+from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
@@ -73,3 +76,28 @@ def test_resize_grid_interpolates_both_sides(new_grid, prefix):
 
     expected_bias = np.concatenate([bias[:prefix], pil_resize(bias[prefix:].reshape(old_grid), new_grid).ravel()])
     assert_close(projection.bias, expected_bias)
+
+
+@pytest.mark.parametrize(("gating", "order"), [("split", 2), ("multiplicative", 2), ("additive", 1), ("linear", 1)])
+def test_orders_of_interaction(text_config, gating, order):
+    """Section 2.1: the gate multiplies two tokens, z_i z_j, where self-attention multiplies three, q_i k_j v_k.
+
+    The norm of the gate and the softmax of attention are left out, since they are not polynomials.
+    """
+
+    def degree(function, x):
+        """Return the degree in c of function(c * x), a polynomial: the highest of its differences that is not zero."""
+        values = torch.stack([function(c * x) for c in range(6)])
+        return max(i for i in range(6) if values.diff(i, dim=0).abs().max() > 1e-12 * values.abs().max())
+
+    config = text_config(spatial_gating=gating, attention_size=4)
+    unit, qkv = SpatialGatingUnit(config).double(), nn.Linear(config.hidden_size, 12).double()
+    nn.init.normal_(unit.proj.weight, std=0.3)
+    unit.norm = nn.Identity()
+    assert degree(unit, torch.randn(2, 9, config.intermediate_size, dtype=torch.double)) == order
+
+    def attention(x):
+        query, key, value = qkv(x).chunk(3, dim=-1)
+        return query @ key.mT @ value
+
+    assert degree(attention, torch.randn(2, 9, config.hidden_size, dtype=torch.double)) == 3
