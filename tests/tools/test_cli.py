@@ -4,8 +4,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
+from transformers import AutoConfig
 
 from hf_gmlp import list_presets
 from hf_gmlp_cli import main, make_parser
@@ -35,6 +37,21 @@ def test_presets_are_listed_and_shown(capsys):
     main(["presets", "gmlp-linear"])
     details = capsys.readouterr().out
     assert "92 M" in details and "d_ffn = 2048" in details and '"spatial_gating": "linear"' in details
+
+
+def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
+    """Scripts run in any folder with the project's recipes, and the model card shows the command."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    flags = ["--train_file", "text.txt", "--output_dir", "out", "--use_cpu", "--report_to", "none", "--max_steps", "1"]
+    main(["run", "mlm", "paper/recipes/table6/amlp-base.yaml", "recipes/smoke.yaml", *flags])
+    card = Path("out", "README.md").read_text()
+    assert "\nhf-gmlp run mlm paper/recipes/table6/amlp-base.yaml recipes/smoke.yaml --train_file" in card
+    assert AutoConfig.from_pretrained("out").attention_size == 64
+    with pytest.raises(SystemExit):
+        main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
+    assert "No such file or directory: 'paper/recipes/table6/amlp-bass.yaml'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
