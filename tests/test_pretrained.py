@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from examples import pretrained
@@ -59,15 +58,6 @@ def test_tokenizer_normalizes_treebank_text(folder, treebank, natural):
     assert tokenizer.decode(masked[2:-1]) == "'s end."
 
 
-def test_sentences_of_reviews_are_long_and_distinct(folder):
-    pretrained.write_sentences([str(folder / "reviews.jsonl.gz")], folder / "sentences.jsonl", 50)
-    texts = [json.loads(line)["text"] for line in open(folder / "sentences.jsonl")]
-    assert len(texts) == len(set(texts)) == 50
-    # Sentences of one or three words are too short.
-    assert all(len(text.split()) == 8 for text in texts)
-    assert [text.endswith(".") for text in texts] == [True, False] * 25
-
-
 def test_opinions_are_the_ratings_of_reviews(folder):
     path, rows = folder / "opinions.jsonl", []
     for number in range(1500):
@@ -111,17 +101,6 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     assert votes[0][0, 1] > 0.52 and votes[0][1, 1] < 0.48 and np.ptp(votes[1:], axis=0).min() > 0.05
     # The script computes in bfloat16.
     np.testing.assert_allclose([list(row["label"].values()) for row in rows[:3]], np.mean(votes, axis=0), atol=0.03)
-
-
-def test_copies_are_stored_in_half_precision(folder):
-    pretrained.halve(folder / "seed-1", folder / "half")
-    model, half = (AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("seed-1", "half"))
-    assert half.dtype == torch.float32
-    stored = load_file(folder / "half" / "model.safetensors")
-    assert {weight.dtype for weight in stored.values()} == {torch.float16}
-    for name, weight in model.named_parameters():
-        torch.testing.assert_close(half.get_parameter(name), weight.half().float())
-    assert (folder / "half" / "README.md").read_text() == "A card." and AutoTokenizer.from_pretrained(folder / "half")
 
 
 def test_reviews_of_a_test_split_are_left_out(tmp_path, monkeypatch):

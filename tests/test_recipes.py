@@ -1,12 +1,9 @@
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 import paper.models  # noqa: F401  # has presets of its recipes
-from hf_gmlp.tasks import clm as run_clm
-from hf_gmlp.tasks import mlm as run_mlm
 from hf_gmlp.tasks.clm import CLMArguments
 from hf_gmlp.tasks.glue import GlueArguments
 from hf_gmlp.tasks.image_classification import ImageArguments
@@ -15,8 +12,6 @@ from hf_gmlp.tasks.qa import QAArguments
 from hf_gmlp.training.arguments import BaseModelArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.build import build_config
 from hf_gmlp.training.recipes import command_line, read_recipe
-
-from .samples import run_script
 
 ROOT = Path(__file__).parent.parent
 RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
@@ -89,17 +84,3 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
     if smoke == "smoke":
         flag = getattr(data, "block_size", None) or getattr(data, "max_seq_length", None)
         assert training.max_steps == 10 and flag in (None, length)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["recipes/small", "recipes/clm-small"])
-def test_recipes_of_language_models_run_small(name, tmp_path):
-    corpus, path = tmp_path / "corpus.txt", ROOT / f"{name}.yaml"
-    corpus.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
-    flags = ["--train_file", corpus, "--cache_dir", tmp_path]
-    argv = command(path, RECIPES / "smoke.yaml", *flags, folder=tmp_path / "out")
-    results = run_script((run_clm if "clm" in name else run_mlm).main, *argv)
-    # A uniform prediction would have the size of the vocabulary as its perplexity.
-    assert results["eval_perplexity"] < 590
-    settings = (tmp_path / "out" / "settings.json").read_text()
-    assert "corpus.txt" in settings and "allenai" not in settings

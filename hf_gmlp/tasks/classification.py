@@ -57,7 +57,7 @@ MAX_MATRIX_CLASSES = 200
 class ClassificationArguments(DataArguments):
     """Flags that the classification of texts and of images share."""
 
-    ignore_mismatched_sizes: bool = flag("Give a checkpoint a new classifier if its classes are others.", False)
+    ignore_mismatched_sizes: bool = flag("Give a checkpoint of other classes a new classifier.", False)
     class_weights: Literal["balanced"] | None = flag("Weight classes in the loss by the inverse of their frequency.")
     min_train_steps: int | None = flag(
         "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"

@@ -51,10 +51,7 @@ def should_freeze(has_embeddings: bool, labels: Labels, rows: Dataset, fine_tune
     """
     soft = labels.problem_type == ONE_CLASS and isinstance(rows["labels"][0], list)
     if fine_tune is False and (not has_embeddings or soft):
-        raise InputError(
-            "--fine_tune false needs a checkpoint with trained sentence embeddings, and labels that are not "
-            "probabilities: leave it out."
-        )
+        raise InputError("--fine_tune false needs trained sentence embeddings, and classes or numbers: leave it out.")
     few = len(rows) <= min(MAX_ROWS, MAX_ROWS_PER_CLASS * max(1, len(labels.names or ())))
     if fine_tune is None:
         fine_tune = not few or soft or "sentence2" in rows.column_names

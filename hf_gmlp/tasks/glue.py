@@ -238,15 +238,8 @@ def load_sentences(
         labels = Labels(None, REGRESSION) if arguments.do_regression else trained
         if labels is None:
             raise InputError("The labels are unknown: pass --task_name, a --train_file, or a trained classifier.")
-    splits, labels = number_labels(
-        splits,
-        dict(zip(columns, TEXT_COLUMNS)),
-        label_column,
-        labels,
-        trained=trained,
-        train=train,
-        do_regression=arguments.do_regression,
-    )
+    options: dict = {"trained": trained, "train": train, "do_regression": arguments.do_regression}
+    splits, labels = number_labels(splits, dict(zip(columns, TEXT_COLUMNS)), label_column, labels, **options)
     limits = arguments.max_samples()
     rows = splits["train"].take(min(limits["train"] or len(splits["train"]), len(splits["train"]))) if train else None
     freeze = train and should_freeze(has_embeddings, labels, rows, arguments.fine_tune)

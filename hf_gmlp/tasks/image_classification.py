@@ -287,14 +287,10 @@ def main():
     processor = build_image_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
     with training_args.main_process_first(desc="reading"):
-        splits, labels = load_images(
-            data_args,
-            trained=trained_labels(config, HEAD),
-            train=training_args.do_train,
-            validate=training_args.do_eval,
-            seed=training_args.seed,
-            access=data_access(model_args, data_args, training_args),
-        )
+        access = data_access(model_args, data_args, training_args)
+        options: dict = {"train": training_args.do_train, "validate": training_args.do_eval, "access": access}
+        options |= {"trained": trained_labels(config, HEAD), "seed": training_args.seed}
+        splits, labels = load_images(data_args, **options)
         if training_args.do_train and training_args.process_index == 0:
             check_images(splits)
     train, new_classifier = training_args.do_train, data_args.ignore_mismatched_sizes

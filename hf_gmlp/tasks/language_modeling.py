@@ -65,10 +65,8 @@ def load_texts(
             fraction = arguments.validation_split_percentage / 100
             texts["train"], texts["validation"] = texts["train"].train_test_split(fraction, seed=seed).values()
         except ValueError as error:
-            raise InputError(
-                f"{len(texts['train'])} documents are too few to hold some out: change --validation_split_percentage, "
-                "or pass --validation_file."
-            ) from error
+            count = len(texts["train"])
+            raise InputError(f"{count} documents are too few: change --validation_split_percentage.") from error
     needed = [part for part, is_needed in zip(PARTS, (train, validate)) if is_needed]
     for part in needed:
         if part not in texts:
@@ -90,10 +88,8 @@ def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) ->
     # A column in which every row is blank has the type null.
     text_types = ("string", "large_string", "string_view", "null")
     if getattr(features.get(text_column), "dtype", None) not in text_types:
-        raise InputError(
-            f"There is no text in a column {text_column!r} of {source}, which has the columns {', '.join(features)}: "
-            "pass --text_column_name."
-        )
+        names = ", ".join(features)
+        raise InputError(f"No text is in a column {text_column!r} of {source} ({names}): pass --text_column_name.")
     data = data.select_columns([text_column])
     return data if text_column == "text" else data.rename_column(text_column, "text")
 
@@ -136,11 +132,7 @@ def tokenize(
             make_split = partial(make, keep_remainder=split != "train")
             rows = documents.map(make_split, batch_size=size, **columns, **options)
             if len(rows) == 0:
-                flag_name = "--block_size" if causal else "--max_seq_length"
-                raise InputError(
-                    f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens: add text, "
-                    f"or lower {flag_name}."
-                )
+                raise InputError(f"The {split} text fills no sequence of {max_seq_length} tokens: add text.")
             rows = rows.take(min(limit or len(rows), len(rows)))
         sequences[split] = rows.with_format("numpy")
     return sequences.get("train"), sequences.get("validation")

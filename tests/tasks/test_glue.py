@@ -97,29 +97,6 @@ def weights_of(path):
     return dict(AutoModelForSequenceClassification.from_pretrained(path).state_dict())
 
 
-def test_an_interrupted_run_resumes(folder, run, monkeypatch):
-    flags = ("--model_name_or_path", "gmlp", "--config_overrides", "hidden_dropout_prob=0.1", "--train_file",
-             "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples",
-             64, "--num_train_epochs", 3, "--save_strategy", "epoch", "--learning_rate", 3e-3)  # fmt: skip
-    run(*flags, "--output_dir", "complete")
-    save = GMLPTrainer._save_checkpoint
-    saved = []
-
-    def save_and_stop(self, *args):
-        save(self, *args)
-        saved.append(self.args.output_dir)
-        if len(saved) == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GMLPTrainer, "_save_checkpoint", save_and_stop)
-        run(*flags, "--output_dir", "cut")
-    assert not (folder / "cut" / "all_results.json").exists()
-    run(*flags, "--output_dir", "cut")
-    expected = weights_of(folder / "complete")
-    assert all(torch.equal(value, expected[key]) for key, value in weights_of(folder / "cut").items())
-
-
 def test_mnli_is_evaluated_on_both_validation_sets(folder, run):
     run(ROOT / "recipes/finetune-mnli.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "mnli.jsonl",
         "--validation_file", "matched.jsonl", "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl",
@@ -198,7 +175,7 @@ def test_regression_reports_the_correlation_of_its_predictions(folder, run):
     ("flags", "message"),
     [
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
-        (("--do_train", "false"), "no trained weights"),
+        (("--do_regression", "true", "--class_weights", "balanced"), "--class_weights"),
         (("--early_stopping_patience", 3), "--load_best_model_at_end"),
     ],
 )

@@ -166,15 +166,6 @@ def test_evaluation_masks_are_fixed(sequences, word_tokenizer):
     assert any((first[i]["labels"] != other[i]["labels"]).any() for i in range(60))
 
 
-def test_masks_match_earlier_versions(sequences, word_tokenizer):
-    masked = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))[40]
-    # The dtype of the tokens does not matter.
-    row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
-    assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
-    expected = [2, 8, 9, 10, 16, 27, 35, 39, 48, 53, 62, 77, 83, 86, 88, 92, 100]
-    assert np.flatnonzero(masked["labels"] != -100).tolist() == expected
-
-
 def test_compiled_models_get_all_labels_at_a_fixed_number_of_positions(sequences, word_tokenizer):
     collator = MaskingCollator(word_tokenizer, fixed_count=True, max_length=128)
     for start in (0, 20, 40):

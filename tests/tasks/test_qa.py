@@ -1,10 +1,7 @@
-"""run_qa.py, called as by a user, mostly in this process, since a new one takes seconds to import everything."""
+"""run_qa.py, called as by a user, in this process."""
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +18,8 @@ from ..samples import flat, run_script, squad, write
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 run = functools.partial(run_script, main)
-
-
-def launch(*command):
-    """Run a command in a separate process."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +41,18 @@ def read_answers(path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data):
-    """The folder and the output of a small run on data like SQuAD v1.1, in a new process."""
+    """The folder of a small run on data like SQuAD v1.1."""
     folder = tmp_path_factory.mktemp("run") / "out"
-    process = launch(ROOT / "run_qa.py", RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml",
-                     "--use_cpu", "--train_file", data["v1_train"], "--validation_file", data["v1_validation"],
-                     "--output_dir", folder)  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    return folder, process.stdout
+    run(RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml", "--train_file", data["v1_train"],
+        "--validation_file", data["v1_validation"], "--output_dir", folder)  # fmt: skip
+    return folder
 
 
 def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
-    folder, output = finished
+    folder = finished
     results = json.loads((folder / "all_results.json").read_text())
     # Random guesses score far less.
     assert results["eval_exact_match"] > 50 and results["eval_f1"] >= results["eval_exact_match"]
-    assert "eval_f1" in output
     predictions = json.loads((folder / "eval_predictions.json").read_text())
     scores = squad_scores(predictions, read_answers(data["v1_validation"]))
     assert results["eval_f1"] == pytest.approx(scores["f1"], abs=1e-5)
@@ -94,27 +81,8 @@ def test_smoke_recipe_learns_which_questions_have_no_answer(tmp_path, data):
     assert results["eval_best_f1"] >= results["eval_f1"] and set(odds) == set(predictions)
 
 
-@pytest.mark.heavy
-def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path):
-    folder, _ = finished
-    expected = json.loads((folder / "all_results.json").read_text())
-    flags = ["--model_name_or_path", folder, "--validation_file", data["v1_validation"], "--do_eval"]
-    alone = run(*flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
-    # With 7 windows per batch and two processes, the last batch is padded with windows that must not count twice.
-    process = launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, ROOT / "run_qa.py", *flags,
-                     "--per_device_eval_batch_size", 7, "--use_cpu", "--output_dir", tmp_path / "two")  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    both = json.loads((tmp_path / "two" / "all_results.json").read_text())
-    for results in (alone, both):
-        for name in ("eval_exact_match", "eval_f1"):
-            assert results[name] == pytest.approx(expected[name], abs=1e-5)
-    assert alone["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
-    answers = (folder / "eval_predictions.json").read_text()
-    assert (tmp_path / "two" / "eval_predictions.json").read_text() == answers
-
-
 def test_predictions_do_not_need_known_answers(finished, data, tmp_path):
-    folder, _ = finished
+    folder = finished
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
     hidden = write(tmp_path / "hidden.json", [{k: row[k] for k in ("id", "question", "context")} for row in rows])
     flags = ["--model_name_or_path", folder, "--do_predict"]
