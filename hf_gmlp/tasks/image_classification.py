@@ -288,7 +288,7 @@ def main():
 
     with training_args.main_process_first(desc="reading"):
         access = data_access(model_args, data_args, training_args)
-        options: dict = {"train": training_args.do_train, "validate": training_args.do_eval, "access": access}
+        options = {"train": training_args.do_train, "validate": training_args.do_eval, "access": access}
         options |= {"trained": trained_labels(config, HEAD), "seed": training_args.seed}
         splits, labels = load_images(data_args, **options)
         if training_args.do_train and training_args.process_index == 0:
