@@ -305,12 +305,14 @@ def conclude(trainer: GMLPTrainer, evaluation: Evaluation):
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    size, values = 3 + 0.25 * config.num_labels, predicted(evaluation.logits, config.problem_type)
+    names, values = [name[:60] for name in config.id2label.values()], predicted(evaluation.logits, config.problem_type)
+    # Inches for the cells, the names and the rest.
+    size = 0.3 * len(names) + 0.08 * max(map(len, names)) + 2
     figure = Figure((size + 1, size), layout="constrained")
-    options: dict[str, Any] = {"labels": range(config.num_labels), "cmap": "Blues", "xticks_rotation": "vertical"}
+    options: dict[str, Any] = {"labels": range(len(names)), "cmap": "Blues", "xticks_rotation": "vertical"}
     # Between two dollar signs, matplotlib would read mathematics.
-    options["display_labels"] = [name.replace("$", r"\$") for name in config.id2label.values()]
-    options |= {"include_values": config.num_labels <= MAX_PRINTED_CLASSES, "ax": figure.subplots()}
+    options["display_labels"] = [name.replace("$", r"\$") for name in names]
+    options |= {"include_values": len(names) <= MAX_PRINTED_CLASSES, "ax": figure.subplots()}
     ConfusionMatrixDisplay.from_predictions(evaluation.labels, values, **options)
     figure.savefig(Path(trainer.args.output_dir, "confusion_matrix.png"))
 
