@@ -3,8 +3,9 @@
     hf-gmlp run qa --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
     hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
 
-Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Name your own files with --train_file,
---validation_file and --test_file. The flags have the names of transformers' own run_qa.py.
+Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Your own --train_file, --validation_file and
+--test_file may be JSON as SQuAD is published, flat JSON, JSON lines, or tables. The flags have the names of
+transformers' own run_qa.py.
 """
 
 import itertools
@@ -48,11 +49,6 @@ DECODING_COLUMNS = ["question_index", "offsets"]
 class QAArguments(LabeledTextArguments):
     """The questions to answer, and the choice of answers."""
 
-    train_file: list[str] | None = flag(
-        "Questions to train on: JSON (in SQuAD's format, or flat) or JSON lines; also .gz."
-    )
-    validation_file: list[str] | None = flag("Questions to evaluate on, in the same formats.")
-    test_file: list[str] | None = flag("Questions to answer, in the same formats.")
     version_2_with_negative: bool = flag("Allow questions without an answer, as in SQuAD v2.0.", False)
     null_score_diff_threshold: float = flag(
         'Answer "" if the score of no answer exceeds that of the best answer by more than this.',
