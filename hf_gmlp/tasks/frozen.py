@@ -1,6 +1,7 @@
-"""Classifiers on frozen sentence embeddings, for few labeled rows: logistic regression, or ridge regression of numbers.
+"""Classifiers on frozen sentence embeddings: logistic regression, or ridge regression of numbers.
 
-Its coefficients become the weights of a model's classifier, so that the result is an ordinary classifier.
+Its coefficients become the weights of a model's classifier, so that the result is an ordinary classifier. With few
+labeled rows, nothing else is trained. With more, fine-tuning starts from it.
 """
 
 import logging
@@ -21,8 +22,12 @@ from ..metrics.calibration import fit_temperature
 
 logger = logging.getLogger(__name__)
 
-# By default, more rows per class, or in all, are fine-tuned on.
-MAX_ROWS_PER_CLASS, MAX_ROWS = 1000, 20_000
+# By default, more rows are fine-tuned on (docs/log/sentences.md): per class, or of numbers or several classes in all.
+MAX_ROWS_PER_CLASS, MAX_ROWS = 31, 1000
+# All weights are trained, from a new classifier or from one that fits the embeddings; or only the classifier.
+NEW, FITTED, FROZEN = "new", "fitted", "frozen"
+# At most this many rows determine the classifier from which fine-tuning starts.
+MAX_FITTED_ROWS = 20_000
 # The strengths to choose from; a larger one means less regularization.
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
@@ -38,8 +43,8 @@ class Classifier(NamedTuple):
     strength: float  # C of logistic regression, the inverse of alpha of ridge regression
 
 
-def should_freeze(has_embeddings: bool, labels: Labels, rows: Dataset, fine_tune: bool | None) -> bool:
-    """Return whether to train only the classifier, and log why.
+def choose_training(has_embeddings: bool, labels: Labels, rows: Dataset, fine_tune: bool | None) -> str:
+    """Return `NEW`, `FITTED` or `FROZEN`: what is trained, and from which classifier.
 
     Args:
         has_embeddings: Whether the checkpoint has trained sentence embeddings.
@@ -52,13 +57,15 @@ def should_freeze(has_embeddings: bool, labels: Labels, rows: Dataset, fine_tune
     soft = labels.problem_type == ONE_CLASS and isinstance(rows["labels"][0], list)
     if fine_tune is False and (not has_embeddings or soft):
         raise InputError("--fine_tune false needs trained sentence embeddings, and classes or numbers: leave it out.")
-    few = len(rows) <= min(MAX_ROWS, MAX_ROWS_PER_CLASS * max(1, len(labels.names or ())))
-    if fine_tune is None:
-        fine_tune = not few or soft or "sentence2" in rows.column_names
-    if fine_tune or not has_embeddings:
-        return False
-    logger.info("All %d rows train a classifier on frozen embeddings (--fine_tune true: train all weights)", len(rows))
-    return True
+    if not has_embeddings or soft:
+        return NEW
+    is_pair = "sentence2" in rows.column_names
+    few = len(rows) <= (MAX_ROWS_PER_CLASS * len(labels.names or ()) if labels.problem_type == ONE_CLASS else MAX_ROWS)
+    if fine_tune is False or (fine_tune is None and few and not is_pair):
+        logger.info("All %d rows train a classifier on frozen embeddings (--fine_tune true: fine-tune)", len(rows))
+        return FROZEN
+    # The embeddings are those of single texts.
+    return NEW if is_pair else FITTED
 
 
 @torch.no_grad()

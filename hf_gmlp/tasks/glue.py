@@ -80,12 +80,27 @@ from .classification import (
     predicted,
     weighted_loss,
 )
-from .frozen import FOLDS, embed, fit_classifier, set_classifier, should_freeze
+from .frozen import (
+    FITTED,
+    FOLDS,
+    FROZEN,
+    MAX_FITTED_ROWS,
+    NEW,
+    Classifier,
+    choose_training,
+    embed,
+    fit_classifier,
+    set_classifier,
+)
 
 logger = logging.getLogger(__name__)
 
 
 HEAD = "ForSequenceClassification"
+# At most as much text, about 100,000 tokens, is read five times in a cross-validation without asking.
+MAX_CHARACTERS = 400_000
+# A batch of at most as many tokens needs no gradient accumulation, which is slower.
+MAX_TOKENS = 8192
 # Metrics of hf_gmlp/metrics for data outside GLUE, by problem type.
 METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
 
@@ -144,8 +159,9 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
     fine_tune: bool | None = flag(
-        "true: train all weights; false: train only a classifier, on the frozen embeddings of a sentence encoder. By "
-        "default false for a sentence encoder and at most 1,000 rows per class."
+        "false: train only a classifier, on the frozen embeddings of a sentence encoder; by default with fewer than 32 "
+        "rows per class. true: fine-tune; a sentence encoder starts from that classifier, leaves its token vectors as "
+        "they are, and takes half of --learning_rate and a fifth of --min_train_steps."
     )
     baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
     cross_validation: int | None = flag(
@@ -171,6 +187,11 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
         return None if self.task_name is None else TASKS[self.task_name]
+
+    def cross_validates(self, rows: Dataset) -> bool:
+        """Return whether to hold out none of the rows, which would be few, since a cross-validation takes minutes."""
+        few = len(rows) * self.train_val_split < MIN_SCORE_ROWS and sum(map(len, texts(rows))) <= MAX_CHARACTERS
+        return few and (self.calibrate if self.cross_validation is None else self.cross_validation > 0)
 
     def folds(self, trainer: GMLPTrainer, runtime: float, held_out: int) -> int:
         """Return the number of folds of the cross-validation after a run, 0 for none.
@@ -199,12 +220,12 @@ def load_sentences(
     trained: Labels | None = None,
     has_embeddings: bool = False,
     access: Access = Access(),
-) -> tuple[dict[str, Dataset], Labels, dict[str, object], bool]:
+) -> tuple[dict[str, Dataset], Labels, dict[str, object], str]:
     """Read a GLUE task, a dataset on the Hub, or files.
 
     The labels are those of the task, else those in the training files, which are always read, else those of the
-    checkpoint. Validation data that are needed but missing are held out of the training data, unless all rows train a
-    classifier on frozen embeddings; the column "row" is then the number of a row there.
+    checkpoint. Validation data that are needed but missing are held out of the training data, unless all rows train and
+    a cross-validation replaces them; the column "row" is then the number of a row there.
 
     Args:
         kinds: The data needed: "train", "validation" and "test".
@@ -213,8 +234,8 @@ def load_sentences(
 
     Returns:
         The splits, such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
-        "labels"; what the labels are; the names of the columns in the data, for the config of the model; and whether
-        all training rows train a classifier on frozen embeddings (`should_freeze`).
+        "labels"; what the labels are; the names of the columns in the data, for the config of the model; and the result
+        of `choose_training`.
 
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
@@ -242,8 +263,8 @@ def load_sentences(
     splits, labels = number_labels(splits, dict(zip(columns, TEXT_COLUMNS)), label_column, labels, **options)
     limits = arguments.max_samples()
     rows = splits["train"].take(min(limits["train"] or len(splits["train"]), len(splits["train"]))) if train else None
-    freeze = train and should_freeze(has_embeddings, labels, rows, arguments.fine_tune)
-    if holds_out and not freeze:
+    training = choose_training(has_embeddings, labels, rows, arguments.fine_tune) if train else NEW
+    if holds_out and training != FROZEN and not (training == FITTED and arguments.cross_validates(rows)):
         if labels.problem_type == ONE_CLASS and isinstance(splits["train"]["labels"][0], list):
             raise InputError("Probabilities cannot be held out: pass --validation_file with class names.")
         splits["train"], splits["validation"] = hold_out_rows(splits["train"], arguments.train_val_split)
@@ -261,7 +282,7 @@ def load_sentences(
             present, kept = (len(set(map(str, rows["labels"]))) for rows in (dataset, splits[split]))
             if kept == 1 < present:
                 logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)
-    return splits, labels, {"text_columns": list(columns), "label_column": label_column}, freeze
+    return splits, labels, {"text_columns": list(columns), "label_column": label_column}, training
 
 
 def _read(arguments: GlueArguments, names: dict[str, list[str]], access: Access) -> dict[str, Dataset]:
@@ -330,10 +351,15 @@ def baseline_predictions(
         return None
 
 
+def sequence_lengths(rows: Dataset) -> np.ndarray:
+    """Return the number of tokens of each row [N]."""
+    return list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy()
+
+
 def log_estimate(trainer: GMLPTrainer, rows: Dataset):
     """Log the minutes and memory that training will take on this CPU, by running one batch of the longest texts."""
     args, model = trainer.args, trainer.model
-    lengths = list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy()
+    lengths = sequence_lengths(rows)
     longest = np.argsort(-lengths)[: args.per_device_train_batch_size]
     batch = trainer.data_collator([rows[int(row)] for row in longest])
     # The run must not depend on the random numbers of dropout here.
@@ -357,23 +383,36 @@ def log_estimate(trainer: GMLPTrainer, rows: Dataset):
     logger.info("Estimate for training: up to %.1f minutes%s", minutes, memory)
 
 
-def train_frozen(trainer: GMLPTrainer, numbers: np.ndarray, balanced: bool) -> np.ndarray:
-    """Train only the classifier of a model, on its embeddings of the training rows.
+def fit_to_embeddings(trainer: GMLPTrainer, rows: Dataset, numbers: np.ndarray, balanced: bool) -> Classifier:
+    """Fit the classifier of a model to its embeddings of tokenized rows.
 
     Args:
-        trainer: The run, with the tokenized rows.
         numbers: [N], the fold of each row.
         balanced: Whether to weight classes by the inverse of their number of rows.
-
-    Returns:
-        Cross-validated logits, [N, classes].
     """
-    config, args, start = trainer.model.config, trainer.args, time.perf_counter()
-    labels = np.array(trainer.train_dataset["labels"])
-    inputs = embed(trainer.model, trainer.train_dataset, trainer.data_collator, args.per_device_eval_batch_size)
+    config = trainer.model.config
+    inputs = embed(trainer.model, rows, trainer.data_collator, trainer.args.per_device_eval_batch_size)
+    labels = np.array(rows["labels"])
     classifier = fit_classifier(inputs, labels, numbers, config.problem_type, config.num_labels, balanced)
     set_classifier(trainer.model, classifier)
-    method = "ridge" if config.problem_type == REGRESSION else "logistic"
+    return classifier
+
+
+def start_from_embeddings(trainer: GMLPTrainer, balanced: bool):
+    """Let fine-tuning start from a classifier that fits the embeddings, and leave the token vectors as they are."""
+    rows = trainer.train_dataset
+    if len(rows) > MAX_FITTED_ROWS:
+        rows = rows.shuffle(seed=0).take(MAX_FITTED_ROWS)
+    fit_to_embeddings(trainer, rows, fold_numbers(rows["labels"][:], FOLDS), balanced)
+    trainer.model.get_input_embeddings().requires_grad_(False)
+    trainer.hyperparameters = {"start": "a classifier on the embeddings", "frozen weights": "the token vectors"}
+
+
+def train_frozen(trainer: GMLPTrainer, numbers: np.ndarray, balanced: bool) -> np.ndarray:
+    """Train only the classifier of a model, and return cross-validated logits [N, classes]; see `fit_to_embeddings`."""
+    start = time.perf_counter()
+    classifier = fit_to_embeddings(trainer, trainer.train_dataset, numbers, balanced)
+    method = "ridge" if trainer.model.config.problem_type == REGRESSION else "logistic"
     trainer.hyperparameters = {"trained weights": f"only the classifier, by {method} regression on frozen embeddings"}
     trainer.hyperparameters["inverse regularization strength"] = classifier.strength
     logger.info("Trained in %.1f seconds", time.perf_counter() - start)
@@ -412,19 +451,24 @@ def main():
         # A sentence encoder is saved without a head.
         has_embeddings = "GMLPModel" in (config.architectures or ())
         options = {"trained": trained_labels(config, HEAD), "has_embeddings": has_embeddings, "access": access}
-        splits, labels, columns, freeze = load_sentences(data_args, kinds, **options)
+        splits, labels, columns, training = load_sentences(data_args, kinds, **options)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
     if (training_args.label_smoothing_factor or data_args.class_weights) and labels.problem_type != ONE_CLASS:
         raise InputError("--label_smoothing_factor and --class_weights need one class per row: leave them out.")
     metrics = task.metrics if task is not None else METRICS[labels.problem_type]
-    loss = None
-    if train and data_args.class_weights is not None:
+    loss, balanced = None, train and data_args.class_weights is not None
+    if balanced:
         weights = balanced_weights(splits["train"]["labels"][:], config)
         loss = weighted_loss(training_args.label_smoothing_factor, weights)
     config.text_columns, config.label_column = columns["text_columns"], columns["label_column"]
     # There is no baseline for a teacher's probabilities.
     has_baseline = data_args.baseline and train and labels.problem_type == ONE_CLASS
     has_baseline = has_baseline and not isinstance(splits["train"]["labels"][0], list)
+    # Cross-validation then replaces the held-out rows.
+    all_train = training == FROZEN or (training == FITTED and training_args.do_eval and "validation" not in splits)
+    if training == FITTED:
+        training_args.learning_rate /= 2
+        data_args.min_train_steps = data_args.min_train_steps and math.ceil(data_args.min_train_steps / 5)
 
     sentences = texts(splits["train"]) if train else ()
     tokenizer = build_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
@@ -435,8 +479,11 @@ def main():
             split: tokenize_sentences(rows, tokenizer, length, workers, access) for split, rows in splits.items()
         }
     for split, rows in datasets.items():
-        if note := truncation_note(list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy(), length):
+        if note := truncation_note(sequence_lengths(rows), length):
             logger.info("%s data: %s (--max_seq_length)", split, note)
+    per_device = training_args.per_device_train_batch_size * training_args.gradient_accumulation_steps
+    if training == FITTED and per_device * sequence_lengths(datasets["train"]).max() <= MAX_TOKENS:
+        training_args.per_device_train_batch_size, training_args.gradient_accumulation_steps = per_device, 1
     padding = padding_for(config, data_args.pad_to_max_length)
     tests = [split for split in splits if split.startswith("test")]
     # Several validation sets are evaluated separately, with their names before those of the metrics.
@@ -447,7 +494,7 @@ def main():
         # The weights of a new head depend on the seed of the run.
         set_seed(args.seed)
         options = {"train": train, "new_classifier": new_classifier, "length": length}
-        return GMLPTrainer(
+        trainer = GMLPTrainer(
             model=build_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options),
             args=args,
             train_dataset=train_rows,
@@ -461,12 +508,16 @@ def main():
             metric_names=names,
             card=data_args.card_facts(model_args),
         )
+        if training == FITTED:
+            start_from_embeddings(trainer, balanced)
+        return trainer
 
     if train:
         data_args.lengthen(training_args, len(datasets["train"]))
     callbacks, evaluation, baseline = data_args.callbacks(training_args, labels.problem_type), None, None
-    if freeze:
-        # There are no steps of training between which to evaluate.
+    if all_train:
+        # There are no rows for evaluations during training.
+        training_args.do_eval = "validation" in splits
         callbacks, training_args.eval_strategy, training_args.load_best_model_at_end = [], IntervalStrategy.NO, False
     trainer = make_trainer(training_args, datasets.get("train"), callbacks)
     if has_baseline and "validation" in splits:
@@ -475,9 +526,9 @@ def main():
         right = int((baseline == splits["validation"]["labels"][:]).sum())
         accuracy = accuracy_in_words(right, len(baseline))
         logger.info("The baseline, tf-idf with logistic regression, has the accuracy %s", accuracy)
-    if freeze:
+    if training == FROZEN:
         numbers = fold_numbers(splits["train"]["labels"][:], FOLDS)
-        logits = train_frozen(trainer, numbers, data_args.class_weights is not None)
+        logits = train_frozen(trainer, numbers, balanced)
         results = trainer.evaluate() if "validation" in splits else {}
         if "validation" not in splits:
             evaluation = cross_validated(logits, splits["train"], numbers, has_baseline)
@@ -485,11 +536,15 @@ def main():
         if train and checkpoint is None and training_args.device.type == "cpu":
             log_estimate(trainer, datasets["train"])
         results = trainer.train_and_evaluate(checkpoint)
+        if all_train:
+            numbers = fold_numbers(splits["train"]["labels"][:], data_args.cross_validation or FOLDS)
+            logits = cross_validate(make_trainer, trainer, datasets["train"], numbers)
+            evaluation = cross_validated(logits, splits["train"], numbers, has_baseline)
     if "validation" in splits:
         kept = trainer.compute_metrics
         evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
         held_out = len(splits["validation"])
-        if train and not freeze and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
+        if train and training != FROZEN and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
             rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
             numbers = fold_numbers(rows["labels"][:], folds)
             logits = cross_validate(make_trainer, trainer, tokenized, numbers)

@@ -112,6 +112,7 @@ def reported(tmp_path, capsys):
             is_world_process_zero=lambda: True,
             results={},
             card={},
+            hyperparameters={},
         )
         finish_evaluation(trainer, evaluation, calibrate=False)
         conclude(trainer, evaluation)

@@ -119,28 +119,28 @@ def test_the_classifier_reads_the_embeddings(perturbed_model, text_config, word_
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, True),
-        ({"fine_tune": True}, False),
-        ({"rows": 2001}, False),
-        ({"rows": 2001, "fine_tune": False}, True),
-        ({"has_embeddings": False}, False),
-        ({"pair": True}, False),
-        ({"pair": True, "fine_tune": False}, True),
-        ({"soft": True}, False),
+        ({}, frozen.FROZEN),
+        ({"fine_tune": True}, frozen.FITTED),
+        ({"rows": 64}, frozen.FITTED),
+        ({"rows": 64, "fine_tune": False}, frozen.FROZEN),
+        ({"has_embeddings": False}, frozen.NEW),
+        ({"pair": True}, frozen.NEW),
+        ({"pair": True, "fine_tune": False}, frozen.FROZEN),
+        ({"soft": True}, frozen.NEW),
     ],
 )
 def test_few_rows_freeze_a_sentence_encoder(changes, expected):
-    case = {"rows": 100, "fine_tune": None, "has_embeddings": True, "pair": False, "soft": False} | changes
+    case = {"rows": 62, "fine_tune": None, "has_embeddings": True, "pair": False, "soft": False} | changes
     columns = {name: ["text"] * case["rows"] for name in ("sentence1", "sentence2")[: 1 + case["pair"]]}
     columns["labels"] = [[0.5, 0.5] if case["soft"] else i % 2 for i in range(case["rows"])]
     labels, rows = Labels(["a", "b"], ONE_CLASS), Dataset.from_dict(columns)
-    assert frozen.should_freeze(case["has_embeddings"], labels, rows, case["fine_tune"]) is expected
+    assert frozen.choose_training(case["has_embeddings"], labels, rows, case["fine_tune"]) == expected
 
 
 def test_only_a_sentence_encoder_can_be_frozen():
     rows = Dataset.from_dict({"sentence1": ["text"], "labels": [0]})
     with pytest.raises(InputError, match="trained sentence embeddings"):
-        frozen.should_freeze(False, Labels(["a", "b"], ONE_CLASS), rows, False)
+        frozen.choose_training(False, Labels(["a", "b"], ONE_CLASS), rows, False)
 
 
 @pytest.mark.slow
@@ -159,7 +159,8 @@ def test_few_rows_give_an_ordinary_classifier(tmp_path, caplog, monkeypatch):
     )
     write_rows(tmp_path / "few.csv", rows)
     write_rows(tmp_path / "new.csv", new)
-    flags = (RECIPE, "--model_name_or_path", "encoder", "--train_file", "few.csv", "--output_dir", "out")
+    start = (RECIPE, "--model_name_or_path", "encoder", "--train_file", "few.csv")
+    flags = (*start, "--fine_tune", "false", "--output_dir", "out")
     caplog.set_level("INFO")
     saves = []
     monkeypatch.setattr(GMLPTrainer, "save_model", lambda *args, **kwargs: saves.append(save(*args, **kwargs)))
@@ -181,3 +182,13 @@ def test_few_rows_give_an_ordinary_classifier(tmp_path, caplog, monkeypatch):
     # With validation data, these are evaluated.
     flags = (*flags[:-1], "out2", "--validation_file", "new.csv")
     assert run_in(tmp_path, main, *flags)["eval_samples"] == 60
+    # With 60 rows per class, fine-tuning starts from such a classifier, and a cross-validation scores it too.
+    flags = (*start, "--max_steps", "3", "--learning_rate", "2e-5", "--cross_validation", "2", "--output_dir", "tuned")
+    results = run_in(tmp_path, main, *flags)
+    assert results["eval_samples"] == 120 and results["eval_accuracy"] > 0.75 and "baseline_accuracy" in results
+    tuned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned").state_dict()
+    changed = {name for name, weight in trained.state_dict().items() if not torch.equal(weight, tuned[name])}
+    # The classifier is calibrated too.
+    assert changed == tuned.keys() - {"model.embeddings.word_embeddings.weight"}
+    difference = trained.model.pooler.dense.weight - tuned["model.pooler.dense.weight"]
+    assert difference.abs().max() < 1e-4
