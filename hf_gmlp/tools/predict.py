@@ -92,9 +92,8 @@ def predict(
             if scorer is not None:
                 scorer.compare(chunk, predicted)
         if writer.predictions == 0:
-            raise InputError(
-                f"No row of {data} can be predicted: all rows {next(iter(predictor.notes), 'are missing')}."
-            )
+            reason = next(iter(predictor.notes), "are missing")
+            raise InputError(f"No row of {data} can be predicted: all rows {reason}.")
     print(f"{writer.predictions} predictions are in {output}")
     if scorer is not None:
         print(scorer.score() or "No score: there are no labels.")
@@ -303,23 +302,15 @@ def open_classifier(
     if (first := next(parts, None)) is None:
         raise InputError(f"There are no rows, or no pictures, in {data}.")
     scorer = Scorer(model.config, first, label_column, ("folder",) if is_folder else LABEL_COLUMNS)
-    inputs: Callable = partial(picture_inputs, folder=data)
-    options: dict[str, Any] = {"batch_size": batch_size, "top_k": len(scorer.names)}
     if is_folder:
-        options |= {"task": "image-classification", "image_processor": open_image_processor(checkpoint)}
+        inputs: Callable = partial(picture_inputs, folder=data)
+        options: dict[str, Any] = {"image_processor": open_image_processor(checkpoint)}
     else:
-        tokenizer, n = open_tokenizer(checkpoint), getattr(model.config, "max_position_embeddings", None)
-        check_vocabulary(model.config, tokenizer, checkpoint)
-        cut: dict[str, Any] = {"truncation": True, "max_length": length or text_length(model.config, tokenizer)}
-        if n is not None and cut["max_length"] > n:
-            if not getattr(model.config, "toeplitz", False) or program_of(checkpoint):
-                raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
-            extend_context(model, tokenizer, cut["max_length"])
-        columns = choose_text_columns(model.config, [*first[0]], text_columns, scorer.column)
-        inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, **cut)
-        options |= {"task": "text-classification", "tokenizer": tokenizer, "padding": padding_for(model.config), **cut}
+        inputs, options = open_texts(model, checkpoint, [*first[0]], text_columns, scorer.column, length)
+    options |= {"task": f"{'image' if is_folder else 'text'}-classification", "batch_size": batch_size}
     is_number = scorer.problem_type == REGRESSION
-    classify: Any = pipeline(model=model, function_to_apply="none" if is_number else None, **options)
+    function = "none" if is_number else None
+    classify: Any = pipeline(model=model, top_k=len(scorer.names), function_to_apply=function, **options)
 
     def results(inputs: list) -> list[Results]:
         answers = classify(inputs)
@@ -328,20 +319,32 @@ def open_classifier(
     return Predictor(inputs, results, len(scorer.names), batch_size), scorer, chain([first], parts)
 
 
-def choose_text_columns(
-    config: PreTrainedConfig, names: list[str], asked: Sequence[str] | None, label_column: str | None
-) -> Sequence[str]:
-    """Return the columns of text among the `names` of all: those `asked` for, else those that the model was trained on,
-    if the rows have them or only one column, else those of `find_text_columns`."""
-    check_text_columns(asked or [])
-    label = label_column or find_label_column(names)
-    trained = getattr(config, "text_columns", None) or ()
+def open_texts(
+    model: PreTrainedModel,
+    checkpoint: str,
+    names: list[str],
+    text_columns: Sequence[str] | None,
+    label_column: str | None,
+    length: int | None,
+) -> tuple[Callable, dict[str, Any]]:
+    """Return the inputs of a `Predictor` for texts in columns of these `names`, and options of the pipeline. Without
+    `text_columns`, the columns are those of the training, if the rows have them or only one column."""
+    check_text_columns(text_columns or [])
+    tokenizer, n = open_tokenizer(checkpoint), getattr(model.config, "max_position_embeddings", None)
+    check_vocabulary(model.config, tokenizer, checkpoint)
+    cut: dict[str, Any] = {"truncation": True, "max_length": length or text_length(model.config, tokenizer)}
+    if n is not None and cut["max_length"] > n:
+        if not getattr(model.config, "toeplitz", False) or program_of(checkpoint):
+            raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
+        extend_context(model, tokenizer, cut["max_length"])
+    label, trained = label_column or find_label_column(names), getattr(model.config, "text_columns", None) or ()
     others = [name for name in names if name not in ("id", "idx", label)]
     if not {*trained} <= {*names} and len(trained) == len(others) == 1:
         trained = others
-    columns = find_text_columns(names, label if label in names else None, asked or trained)
+    columns = find_text_columns(names, label if label in names else None, text_columns or trained)
     tqdm.write(f"Texts: {' and '.join(columns)}")
-    return columns
+    inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, **cut)
+    return inputs, {"tokenizer": tokenizer, "padding": padding_for(model.config), **cut}
 
 
 def text_inputs(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_gmlp import GMLPForQuestionAnswering, GMLPForSequenceClassification, GMLPModel
+from hf_gmlp import GMLPForQuestionAnswering, GMLPForSequenceClassification
 from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
 
 POOLINGS = ["cls", "mean", "max"]
@@ -110,21 +110,3 @@ def test_a_mean_in_half_precision_does_not_overflow():
     hidden_states, mask = torch.full((1, 400, 2), 300.0, dtype=torch.float16), torch.ones(1, 400)
     mean = pool_tokens(hidden_states, mask, "mean")
     assert mean.dtype == torch.float16 and (mean == 300).all()
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@torch.no_grad()
-def test_only_pooling_of_the_last_token_works_with_a_cache(text_config, perturbed_model, random_ids, masked):
-    """The last token depends on all others, but mean and maximum pooling need every token."""
-    ids = random_ids(2, 9)
-    mask = torch.ones_like(ids)
-    mask[1, 7:] = 0
-    masks = [mask[:, :5], mask] if masked else [None, None]
-    for pooling in POOLINGS:
-        model = perturbed_model(GMLPModel, text_config(is_causal=True, pooling=pooling, attention_size=8)).double()
-        if pooling != "cls":
-            assert model(ids[:, :5], masks[0], use_cache=True).pooler_output is None
-            continue
-        cache = model(ids[:, :5], masks[0], use_cache=True).past_key_values
-        pooled = model(ids[:, 5:], masks[1], past_key_values=cache).pooler_output
-        torch.testing.assert_close(pooled, model(ids, masks[1]).pooler_output)
