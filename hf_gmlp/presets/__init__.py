@@ -5,7 +5,6 @@ or `--config_name`. Among them are the paper's baseline models that are part of 
 in the paper, ViT, and Mixer and ResMLP of timm. paper/models.py adds the other baseline models.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,28 +104,11 @@ def preset_config(name: str, **overrides: Any) -> "PreTrainedConfig":
 
 def show_presets(name: str | None = None):
     """Print a table of all presets, or one preset with its config; the numbers are those printed in the paper."""
-    names = [name] if name else list_presets()
-    folders = [preset_path(name) for name in names]
-    print(f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}")
-    for each in names:
-        print(_row(PRESETS[each]))
-    if name:
-        note = f"\n{PRESETS[name].note}\n" if PRESETS[name].note else ""
-        print(f"{note}\n{(folders[0] / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folders[0]}")
-    else:
-        print("\nparams and FLOPs (one forward pass) are those printed in the paper.")
-
-
-def _row(preset: Preset) -> str:
-    fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
-    tokens = fields.get("max_position_embeddings")
-    if fields["model_type"] == "timm_wrapper":
-        # Only timm knows the sizes.
-        return f"{preset.name:<25}{preset.paper:<43}{preset.parameters:>7g} M{preset.flops:>8.1f} B"
-    if tokens is None:
-        # Image models have a [CLS] token unless they pool differently.
-        tokens = (fields["image_size"] // fields["patch_size"]) ** 2 + (fields.get("pooling", "cls") == "cls")
-    attention = "full" if fields["model_type"] in ("bert", "vit") else fields.get("attention_size") or "-"
-    sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
-    flops = f"{preset.flops:.1f} B" if preset.flops else "-"
-    return f"{preset.name:<25}{preset.paper:<15}{sizes}{attention:>5}{preset.parameters:>7g} M{flops:>10}"
+    folder = None if name is None else preset_path(name)
+    print(f"{'name':<25}{'in the paper':<15}{'parameters':>12}{'FLOPs':>10}")
+    for preset in PRESETS.values() if name is None else [PRESETS[name]]:
+        flops = f"{preset.flops:.1f} B" if preset.flops else "-"
+        print(f"{preset.name:<25}{preset.paper:<15}{preset.parameters:>10g} M{flops:>10}")
+    if folder is not None:
+        note = f"\n{PRESETS[folder.name].note}\n" if PRESETS[folder.name].note else ""
+        print(f"{note}\n{(folder / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folder}")
