@@ -41,10 +41,7 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
     Folders further up may be named after splits; if they name fewer than two, all images are "train". One log line
-    names what is left out.
-
-    Raises:
-        InputError: If there are no images in class folders.
+    names what is left out. There must be images in class folders.
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: unpack an archive, and pass the folder of its pictures.")

@@ -62,10 +62,8 @@ def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
         raise InputError(f"--doc_stride {doc_stride} is above half of --max_seq_length, {max_seq_length // 2}.")
     pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
     if not (tokenizer.is_fast and pads and tokenizer("", "")["input_ids"][:1] == [tokenizer.cls_token_id]):
-        raise InputError(
-            f"The tokenizer {type(tokenizer).__name__} does not suit question answering: choose a fast one that puts "
-            "[CLS] first, and pads on the right with a padding token."
-        )
+        name = type(tokenizer).__name__
+        raise InputError(f"Choose another tokenizer than {name}: a fast one, [CLS] first and padding on the right.")
 
 
 def make_windows(
@@ -213,9 +211,6 @@ def decode_answers(
         windows: The columns of `make_windows`, where "question_index" is an index into `contexts`.
         start_logits, end_logits: [m] for each window, at least as long as the window.
         version_2_with_negative: Whether there may be no answer.
-
-    Raises:
-        InputError: If a logit is not finite.
     """
     spans: list[list[Span]] = [[] for _ in contexts]
     nulls: list[list[Span]] = [[] for _ in contexts]

@@ -43,7 +43,7 @@ def build_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         path = preset_path(name) if new and name in PRESETS else name
         config = AutoConfig.from_pretrained(path, **arguments.hub_options(), **options)
     except (OSError, ValueError, StrictDataclassError) as error:
-        raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}. See hf-gmlp presets.") from error
+        raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}.") from error
     if new:
         # The folder of a preset is not the origin of a new model.
         config.name_or_path = ""
@@ -186,7 +186,5 @@ def check_causal(model: PreTrainedModel):
     before, after = (model(input_ids=text, attention_mask=mask).logits[:, :-1] for text in (ids, changed))
     model.train(training)
     if (before - after).abs().max() > 1e-6 * before.abs().max():
-        raise InputError(
-            f"A {type(model).__name__} with this config sees later tokens: use a gMLP or a GPT-2; for a BERT, add "
-            "--config_overrides is_decoder=true."
-        )
+        name = type(model).__name__
+        raise InputError(f"A {name} sees later tokens; a BERT needs --config_overrides is_decoder=true.")
