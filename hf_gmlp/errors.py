@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 
 # Packages that `pip install hf-gmlp` does not install -> their modules.
 OPTIONAL = {
@@ -66,13 +65,6 @@ def _message(error: BaseException) -> str | None:
         # A library says what to install, or what is wrong with a file or the network.
         return " ".join(str(error).split()) or None
     return None
-
-
-def need(*modules: str):
-    """Raise an InputError if one of these modules of `OPTIONAL` is not installed."""
-    for module in modules:
-        if find_spec(module) is None:
-            raise InputError(_not_installed(module))
 
 
 def _not_installed(module: str) -> str | None:

@@ -3,8 +3,6 @@
 import os
 from importlib import import_module
 
-from ..errors import OPTIONAL, need
-
 
 def run_task(task: str):
     """Train or evaluate with the flags of the command line, `sys.argv`.
@@ -15,5 +13,4 @@ def run_task(task: str):
     # This must be set before torch_xla is imported, which otherwise compiles a learning rate of 0, at the start of a
     # warm-up, as a constant.
     os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
-    need(*OPTIONAL["hf-gmlp[train]"])
     import_module(f".{task}", __name__).main()

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..cards import model_card
-from ..errors import InputError, hub_reason, need
+from ..errors import InputError, hub_reason
 from ..loading import LOADING_ERRORS
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from ..models.modeling_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM
@@ -62,7 +62,8 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
     # The image processor needs Pillow: fail before the weights are downloaded.
-    need("PIL")
+    import PIL  # noqa: F401
+
     if Path(source).exists():
         model, notes = model_from_timm(read_tensors(source)), list[str]()
     else:
