@@ -7,11 +7,8 @@ that `tokenizers` leaves it out of the offsets of answers and entities, and that
 
 import io
 import itertools
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -142,15 +139,6 @@ def convert_sentencepiece(model: bytes, max_length: int = 512, lowercase: bool =
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path):
-    """Save a tokenizer, replacing each file atomically, so that no other process reads an incomplete file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="_saving-", dir=folder) as temporary:
-        tokenizer.save_pretrained(temporary)
-        for path in Path(temporary).iterdir():
-            os.replace(path, folder / path.name)
 
 
 def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -17,12 +17,9 @@ from hf_gmlp.tokenizer import (
     convert_sentencepiece,
     open_ended,
     padding_for,
-    save_tokenizer,
     train_sentencepiece,
     train_tokenizer,
 )
-
-from .samples import word_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -155,22 +152,6 @@ def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == tokenizer.get_vocab() and loaded(text, "pair") == tokenizer(text, "pair")
     assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
-
-
-def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monkeypatch, tokenizer):
-    save_tokenizer(word_tokenizer(["a"]), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert {"tokenizer.json", "tokenizer_config.json"} <= before.keys()
-    write = type(tokenizer).save_pretrained
-
-    def break_off(tokenizer, folder):
-        write(tokenizer, folder)
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(type(tokenizer), "save_pretrained", break_off)
-    with pytest.raises(OSError, match="No space"):
-        save_tokenizer(tokenizer, tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_training_is_deterministic_and_accepts_a_generator(capfd):

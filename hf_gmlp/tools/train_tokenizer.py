@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from ..data.files import load_data, reading
 from ..errors import InputError
-from ..tokenizer import save_tokenizer, train_tokenizer
+from ..tokenizer import train_tokenizer
 
 # The options of `read_texts`. All others are options of `train_tokenizer`.
 SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column_name")
@@ -26,7 +26,7 @@ def train(output_dir: str, max_samples: int | None = None, **options: Any) -> li
     folder.mkdir(parents=True, exist_ok=True)
     documents = tqdm(itertools.islice(read_texts(**source), max_samples), desc="Reading", unit=" documents")
     tokenizer = train_tokenizer(documents, **options)
-    save_tokenizer(tokenizer, folder)
+    tokenizer.save_pretrained(folder)
     return [f"A tokenizer of {len(tokenizer):,} tokens, trained on {documents.n:,} documents, is in {folder}."]
 
 

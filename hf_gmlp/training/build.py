@@ -22,7 +22,7 @@ from transformers import (
 from ..errors import InputError, first_line
 from ..loading import check_vocabulary, open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
-from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
+from ..tokenizer import end_of_text, train_tokenizer
 from .arguments import BaseModelArguments, ModelArguments
 from .recipes import parse_overrides
 
@@ -111,7 +111,7 @@ def build_tokenizer(
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             size, lowercase = arguments.vocab_size, arguments.lowercase
             trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
-            save_tokenizer(trained, folder)
+            trained.save_pretrained(folder)
         return open_tokenizer(folder)
 
 
