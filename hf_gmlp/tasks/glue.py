@@ -161,7 +161,7 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
     fine_tune: bool | None = flag(
         "false: train only a classifier, on the frozen embeddings of a sentence encoder; by default with fewer than 32 "
         "rows per class. true: fine-tune; a sentence encoder starts from that classifier, leaves its token vectors as "
-        "they are, and takes half of --learning_rate and a fifth of --min_train_steps."
+        "they are, takes half of --learning_rate and a fifth of --min_train_steps, and keeps the last model."
     )
     baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
     cross_validation: int | None = flag(
@@ -515,9 +515,9 @@ def main():
     if train:
         data_args.lengthen(training_args, len(datasets["train"]))
     callbacks, evaluation, baseline = data_args.callbacks(training_args, labels.problem_type), None, None
-    if all_train:
-        # There are no rows for evaluations during training.
-        training_args.do_eval = "validation" in splits
+    if training != NEW:
+        # Such a training is short, and its last model the best one. Its loss rises earlier, until it is calibrated.
+        training_args.do_eval = bool(validation)
         callbacks, training_args.eval_strategy, training_args.load_best_model_at_end = [], IntervalStrategy.NO, False
     trainer = make_trainer(training_args, datasets.get("train"), callbacks)
     if has_baseline and "validation" in splits:
