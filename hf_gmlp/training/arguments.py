@@ -260,7 +260,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
         names = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
-        similar = difflib.get_close_matches(unknown[0], names, n=1) or ["--help"]
+        similar = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1) or ["--help"]
         raise InputError(f"Unknown argument {unknown[0]}: try {similar[0]}. Recipes (.yaml) come before all flags.")
     return tuple(parsed)
 

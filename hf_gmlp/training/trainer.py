@@ -23,7 +23,7 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
 from ..cards import TASKS, model_card, write_card
-from ..errors import InputError, first_line, hub_reason
+from ..errors import InputError, hub_reason
 from . import run_folder, xla
 from .arguments import program
 from .checkpointing import enable_selective_checkpointing
@@ -68,9 +68,9 @@ class GMLPTrainer(Trainer):
     ):
         try:
             super().__init__(*args, **kwargs)
-        except (ValueError, RuntimeError, ImportError) as error:
-            # The flags contradict each other, or a tracker is not installed.
-            raise InputError(f"Cannot start training: {first_line(error).rstrip('.')}.") from error
+        except (ValueError, RuntimeError, ImportError, OSError) as error:
+            # The flags contradict each other, a tracker is not installed, or the Hub refuses a repository.
+            raise InputError(f"Cannot start training: {hub_reason(error)}.") from error
         # TrainingArguments sets "loss" if the best model is kept and no metric is named.
         best, names = (self.args.metric_for_best_model or "").removeprefix("eval_"), list(metric_names or ())
         if best and names and best not in names:

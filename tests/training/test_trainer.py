@@ -93,8 +93,9 @@ def test_conflicting_arguments_are_refused(tmp_path):
     with pytest.raises(InputError, match="metric_for_best_model .*loss, accuracy.* f1"):
         make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="f1")
     make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="eval_accuracy")
-    with pytest.raises(InputError, match="nobody"):
-        make_trainer(tmp_path, report_to=["nobody"])
+    for flags, reason in (({"report_to": ["nobody"]}, "nobody"), ({"push_to_hub": True}, "offline")):
+        with pytest.raises(InputError, match=f"Cannot start training: .*{reason}"):
+            make_trainer(tmp_path, **flags)
     with pytest.raises(InputError, match="--label_smoothing_factor"):
         make_trainer(tmp_path, GMLPForCausalLM(gmlp_config()), label_smoothing_factor=0.1)
 
