@@ -16,7 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from hf_gmlp.cards import markdown_table
 from hf_gmlp.errors import InputError
-from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.presets import preset_path
 
 from . import models  # noqa: F401  # adds the presets of the baseline models
 from .counts import paper_flops, paper_parameters
@@ -112,12 +112,9 @@ def fill_counts(table: Table):
         if row.model.startswith("timm/"):
             parameters, flops = timm_counts(row.model, int(row.paper["Input Resolution"]))
         else:
-            config, preset = preset_config(row.model), PRESETS[row.model]
+            config = preset_config(row.model)
             parameters = paper_parameters(config)
             flops = paper_flops(config) if {"FLOPs (B)", "MAdds (B)"} & row.paper.keys() else 0
-            # Rows where the sizes and the counts of the paper contradict each other.
-            if preset.note and table.number in (3, 10) and str(table.number) in preset.paper:
-                table.notes.append(f"{row.model}: {preset.note}")
         counts = {"Params (M)": parameters / 1e6, "FLOPs (B)": flops / 1e9, "MAdds (B)": flops / 2e9}
         row.here = {name: compare_counts(row.paper[name], count) for name, count in counts.items() if name in row.paper}
 

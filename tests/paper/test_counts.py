@@ -4,13 +4,13 @@ import torch
 from transformers import AutoConfig
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
-from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.presets import preset_path
 from paper.counts import paper_flops, paper_parameters
 
 
 def test_the_preset_that_is_not_in_the_paper():
     config = AutoConfig.from_pretrained(preset_path("gmlp-mini4-32"), num_labels=1000)
-    assert paper_parameters(config) / 1e6 == pytest.approx(PRESETS["gmlp-mini4-32"].parameters, rel=0.01)
+    assert paper_parameters(config) / 1e6 == pytest.approx(0.84, rel=0.01)
 
 
 def test_flops_by_hand():
@@ -46,4 +46,4 @@ def test_a_vision_transformer_of_table_2():
         reference = timm.create_model("deit_small_patch16_224", num_classes=1000)
     assert paper_parameters(config) == sum(parameter.numel() for parameter in reference.parameters())
     assert config.num_attention_heads == reference.blocks[0].attn.num_heads
-    assert paper_flops(config) / 2e9 == pytest.approx(PRESETS["deit-s16-224"].flops / 2, rel=0.01)
+    assert paper_flops(config) / 2e9 == pytest.approx(4.6, rel=0.01)

@@ -215,7 +215,7 @@ def test_positional_weights_have_a_learning_rate_of_their_own(tiny_model, kind, 
 
 def test_presets_are_listed_and_have_no_dropout():
     folders = {path.name for path in PRESET_FOLDER.iterdir()}
-    assert folders == {name for name, preset in PRESETS.items() if preset.folder == PRESET_FOLDER}
+    assert folders == {name for name, folder in PRESETS.items() if folder.parent == PRESET_FOLDER}
     for config in map(AutoConfig.from_pretrained, map(preset_path, folders)):
         assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0
 
