@@ -10,27 +10,22 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def squad_scores(predictions: Mapping[str, str], references: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    """Return "exact_match" and "f1" in percent, as the script of v1.1, from the answers and correct answers by id.
-
-    A question without a prediction scores 0.
-    """
-    asked = {key: answers for key, answers in references.items() if key in predictions}
-    exact = sum(max(exact_match(predictions[key], answer) for answer in asked[key]) for key in asked)
-    f1 = sum(max(_overlap(predictions[key], answer) for answer in asked[key]) for key in asked)
+    """Return "exact_match" and "f1" in percent, as the script of v1.1, from the answers and correct answers by id."""
+    exact = sum(max(exact_match(predictions[key], text) for text in answers) for key, answers in references.items())
+    f1 = sum(max(_overlap(predictions[key], text) for text in answers) for key, answers in references.items())
     return {"exact_match": 100 * exact / len(references), "f1": 100 * f1 / len(references)}
 
 
 def squad_v2_scores(
     predictions: Mapping[str, str],
     references: Mapping[str, Iterable[str]],
-    no_answer: Mapping[str, float] | None = None,
-    *,
+    no_answer: Mapping[str, float],
     no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
     """Return the scores of the official script of v2.0, from answers, "" for none, and correct answers by question id.
 
     Args:
-        no_answer: Question id -> the model's score of "no answer", on any scale; 0 by default.
+        no_answer: Question id -> the model's score of "no answer", on any scale.
         no_answer_threshold: If `no_answer` is above it, the model's answer counts as "".
 
     Returns:
@@ -38,7 +33,6 @@ def squad_v2_scores(
         ("NoAns_..."), if there are any; and "best_exact", "best_f1" with "best_exact_thresh", "best_f1_thresh": the
         best score that a threshold on `no_answer` gives, and that threshold.
     """
-    no_answer = dict.fromkeys(predictions, 0.0) if no_answer is None else no_answer
     has_answer = {key: bool(answers) for key, answers in references.items()}
     scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
     for key, answers in references.items():

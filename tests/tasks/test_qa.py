@@ -73,7 +73,7 @@ def test_smoke_recipe_learns_which_questions_have_no_answer(tmp_path, data):
                   "--output_dir", out)  # fmt: skip
     predictions = json.loads((out / "eval_predictions.json").read_text())
     odds = json.loads((out / "eval_null_odds.json").read_text())
-    scores = squad_v2_scores(predictions, read_answers(data["v2_validation"]))
+    scores = squad_v2_scores(predictions, read_answers(data["v2_validation"]), dict.fromkeys(predictions, 0.0))
     for name in ("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
         assert results[f"eval_{name}"] == pytest.approx(scores[name], abs=1e-5)
     # The model finds answers as well as questions without an answer.
@@ -115,7 +115,8 @@ def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, 
     assert set(files) == {"eval_predictions.json", "eval_nbest_predictions.json", "eval_null_odds.json"}
     predictions, odds = files["eval_predictions.json"], files["eval_null_odds.json"]
     assert {key for key in odds if odds[key] > threshold} == {key for key in predictions if predictions[key] == ""}
-    official = squad_v2_scores(predictions, {row["id"]: row["answers"]["text"] for row in questions})
+    references = {row["id"]: row["answers"]["text"] for row in questions}
+    official = squad_v2_scores(predictions, references, dict.fromkeys(predictions, 0.0))
     names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "total")
     assert_close([float(scores[name]) for name in names], [float(official[name]) for name in names])
     entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
