@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import datasets
+import numpy as np
 import pandas
 import torch
 from datasets import Dataset
@@ -51,7 +52,6 @@ from .classification import (
     logits_only,
     weighted_loss,
 )
-from .pixels import ImageCollator
 
 logger = logging.getLogger(__name__)
 
@@ -268,6 +268,73 @@ def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | 
     return mixup or cutmix
 
 
+class Normalization:
+    """Normalize pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1."""
+
+    def __init__(self, mean: list[float], std: list[float]):
+        self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:  # [B, 3, height, width]
+        return (pixels - self.mean.to(pixels.device)) / self.std.to(pixels.device)
+
+    def before_forward(self, model: PreTrainedModel, args: tuple, inputs: dict) -> tuple[tuple, dict]:
+        """Normalize integers on the device: a forward pre-hook, which saved models do not contain."""
+        pixels = inputs["pixel_values"]
+        return args, inputs | {"pixel_values": self(pixels) if pixels.dtype == torch.uint8 else pixels}
+
+
+class ImageCollator:
+    """Make "pixel_values" [batch, 3, height, width] and "labels" from rows of an undecoded "image" and "labels".
+
+    The labels are class ids [batch] or, after mixing, probabilities [batch, classes]. Rows of the training data also
+    have an "index"; they are augmented by `transform` and mixed by `mixing`. The image processor prepares other rows.
+
+    Pixels of training images stay integers from 0 to 255, a quarter of the bytes of floats, until a hook of the model
+    normalizes them, except after Mixup. The augmentation of an image depends only on the seed, the epoch and the index
+    of the image, and mixing on the indices of the batch: not on the number of worker processes or devices, or on
+    whether the run was resumed.
+    """
+
+    def __init__(
+        self,
+        processor: BaseImageProcessor,
+        transform: Callable | None = None,
+        mixing: Callable | None = None,
+        seed: int = 0,
+    ):
+        self.processor, self.transform, self.mixing, self.seed = processor, transform, mixing, seed
+        self.normalization = Normalization(processor.image_mean, processor.image_std)
+        # Shared memory lets worker processes see the current epoch.
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def set_epoch(self, epoch: int):
+        self._epoch.fill_(epoch)
+
+    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        labels = torch.tensor([row["labels"] for row in rows])
+        if self.transform is None or "index" not in rows[0]:
+            prepared = self.processor([decode_image(row["image"]) for row in rows], return_tensors="pt")
+            return {"pixel_values": prepared["pixel_values"], "labels": labels}
+        start, images = _hash(self.seed, int(self._epoch)), []
+        # The fork keeps the random state of the run. The generator is seeded directly, since `torch.manual_seed` would
+        # seed every accelerator too.
+        with torch.random.fork_rng(devices=[]):
+            for row in rows:
+                # With an odd factor, no two images have the same seed.
+                torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
+                images.append(self.transform(decode_image(row["image"])))
+            pixels = torch.stack(images)
+            if self.mixing is not None:
+                torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))
+                pixels, labels = self.mixing(pixels, labels)
+        return {"pixel_values": pixels if pixels.dtype == torch.uint8 else self.normalization(pixels), "labels": labels}
+
+
+def _hash(*numbers: int) -> int:
+    """Return 32 bits that depend on all of the numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
 def accuracies(prediction: EvalPrediction) -> dict[str, float]:
     """`compute_metrics` for Trainer: "accuracy" and, with five classes or more, "top5_accuracy"."""
     best = prediction.predictions.argsort(axis=-1)[:, ::-1][:, :5]
@@ -306,9 +373,7 @@ def main():
     collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
 
     model = build_image_model(model_args, config, data_args.size(), train=train, new_classifier=new_classifier)
-    if collator.on_device:
-        model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
-
+    model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
     # The collator needs columns that are not inputs of the model.
     training_args.remove_unused_columns = False
     kept = KeptEvaluation(accuracies)
