@@ -30,7 +30,6 @@ from transformers import (
 from transformers.modeling_outputs import ModelOutput
 
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, rows_by_class
-from ..errors import InputError
 from ..metrics.calibration import (
     MIN_CALIBRATION_ROWS,
     MIN_SCORE_ROWS,
@@ -79,15 +78,9 @@ class ClassificationArguments(DataArguments):
             args.num_train_epochs = max(args.num_train_epochs, math.ceil(self.min_train_steps / steps))
 
     def callbacks(self, args: TrainingArguments, problem_type: str = ONE_CLASS) -> list[TrainerCallback]:
-        """Return the callback of --early_stopping_patience, and let a resumed run restore its count of evaluations.
-
-        Raises:
-            InputError: If the best model is not kept.
-        """
+        """Return the callback of --early_stopping_patience, and let a resumed run restore its count of evaluations."""
         if not self.early_stopping_patience:
             return []
-        if not args.load_best_model_at_end:
-            raise InputError("--early_stopping_patience needs --load_best_model_at_end and --eval_strategy steps.")
         args.restore_callback_states_from_checkpoint = True
         # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
         threshold = 0.0 if problem_type == REGRESSION else 0.001

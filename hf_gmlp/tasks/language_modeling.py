@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from ..data.files import Access, load_data, reading
 from ..errors import InputError
 from ..tokenizer import end_of_text
-from ..training.arguments import DataArguments, RunArguments, flag
+from ..training.arguments import DataArguments, flag
 
 PARTS = ("train", "validation")
 # Number of bytes of text that are tokenized and written together.
@@ -40,11 +40,6 @@ class TextArguments(DataArguments):
         "Read a dataset over the network, or files, while training, instead of preparing all of it first.", False
     )
 
-    def check_stream(self, args: RunArguments):
-        """Raise an InputError if a stream would be trained on without end."""
-        if self.streaming and args.do_train and args.max_steps < 1:
-            raise InputError("A stream has no length: set the length of the training with --max_steps.")
-
 
 def load_texts(
     arguments: TextArguments, *, train: bool = True, validate: bool = True, seed: int = 42, access: Access = Access()
@@ -61,12 +56,8 @@ def load_texts(
     loaded = load_data(**source, access=access, text_columns=[column])
     texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
     if "train" in texts and "validation" not in texts and not streaming:
-        try:
-            fraction = arguments.validation_split_percentage / 100
-            texts["train"], texts["validation"] = texts["train"].train_test_split(fraction, seed=seed).values()
-        except ValueError as error:
-            count = len(texts["train"])
-            raise InputError(f"{count} documents are too few: change --validation_split_percentage.") from error
+        fraction = arguments.validation_split_percentage / 100
+        texts["train"], texts["validation"] = texts["train"].train_test_split(fraction, seed=seed).values()
     needed = [part for part, is_needed in zip(PARTS, (train, validate)) if is_needed]
     for part in needed:
         if part not in texts:

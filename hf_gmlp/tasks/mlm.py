@@ -140,7 +140,6 @@ class MaskedOnce(torch.utils.data.Dataset):
 
 def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
-    data_args.check_stream(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
     access = data_access(model_args, data_args, training_args)

@@ -25,9 +25,9 @@ from transformers import (
 )
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
-from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION
+from hf_gmlp.data.labels import CLASSES, REGRESSION
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue import METRICS, classification_metrics, main, write_predictions
+from hf_gmlp.tasks.glue import METRICS, classification_metrics, main
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
@@ -176,7 +176,6 @@ def test_regression_reports_the_correlation_of_its_predictions(folder, run):
     [
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
         (("--do_regression", "true", "--class_weights", "balanced"), "--class_weights"),
-        (("--early_stopping_patience", 3), "--load_best_model_at_end"),
     ],
 )
 def test_bad_flags_are_refused_before_any_work(folder, run, flags, message):
@@ -227,21 +226,6 @@ def test_metrics_of_several_labels_per_row_equal_those_of_scikit_learn():
     results = computed(config_of("abc", CLASSES), logits, truth.astype(np.float32))
     expected = {"f1": f1_score(truth, logits > 0, average="micro"), "accuracy": accuracy_score(truth, logits > 0)}
     assert_close(results, expected)
-
-
-@pytest.mark.parametrize(
-    ("labels", "problem_type", "logits", "expected"),
-    [
-        (["so, so", 'a "b"'], ONE_CLASS, [[1, 0], [0, 1]], ["so, so", '"a ""b"""']),
-        (None, REGRESSION, [[5.5], [-0.5]], ["5.5", "-0.5"]),
-        ("abc", CLASSES, [[0.1, -1, 2], [-1, -1, -1]], ["a, c", ""]),
-    ],
-)
-def test_predictions_are_written_by_name(tmp_path, labels, problem_type, logits, expected):
-    path = tmp_path / "out.tsv"
-    write_predictions(path, np.array(logits, dtype=float), config_of(labels, problem_type))
-    lines = [f"{index}\t{text}" for index, text in enumerate(expected)]
-    assert path.read_text() == "\n".join(["index\tprediction", *lines, ""])
 
 
 CLASSIFY = ("--do_train", "--do_eval", "--baseline", "true", "--calibrate", "true", "--learning_rate", 5e-3)

@@ -12,17 +12,14 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.clm import CausalCollator, CLMArguments
 from hf_gmlp.tasks.language_modeling import (
     LanguageModelMetrics,
-    TextArguments,
     count_bytes,
     load_texts,
     pack,
     pack_causal,
-    pad_rows,
     token_losses,
     tokenize,
 )
 from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, MLMArguments
-from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
 from ..samples import documents, write_rows
@@ -138,23 +135,10 @@ def test_missing_and_too_few_documents_are_refused(tmp_path):
     two = write_rows(tmp_path / "two.jsonl", [{"text": "a"}, {"text": "b"}])
     with pytest.raises(InputError, match="no train data"):
         load(tmp_path, validation=two)
-    with pytest.raises(InputError, match="--validation_split_percentage"):
-        load(tmp_path, two, validation_split_percentage=99)
     # No rows are held out of a stream.
     with pytest.raises(InputError, match="no validation data"):
         load(tmp_path, two, streaming=True)
     assert len(list(load(tmp_path, two, streaming=True, parts={"validate": False})["train"])) == 2
-
-
-def test_rows_are_padded_on_the_right():
-    rows = [{"input_ids": np.array([7, 8, 9]), "labels": np.array([-100, 8, 9])}, {"input_ids": [6], "labels": [6]}]
-    batch = pad_rows(rows, pad_token_id=3)
-    assert batch["input_ids"].tolist() == [[7, 8, 9], [6, 3, 3]]
-    assert batch["labels"].tolist() == [[-100, 8, 9], [6, -100, -100]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert "attention_mask" not in pad_rows(rows[:1], pad_token_id=3)
-    batch = pad_rows(rows[:1], pad_token_id=3, length=4)
-    assert batch["input_ids"].tolist() == [[7, 8, 9, 3]] and batch["attention_mask"].tolist() == [[1, 1, 1, 0]]
 
 
 def test_masked_documents_are_separated(word_tokenizer):
@@ -176,7 +160,7 @@ def test_causal_labels_are_the_tokens_without_the_first_one_and_padding(word_tok
     batch = CausalCollator(word_tokenizer)([{"input_ids": np.array([1, 5, 0, 7])}, {"input_ids": [8, 9], "epoch": 3}])
     assert batch["input_ids"].tolist() == [[1, 5, 0, 7], [8, 9, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 5, 0, 7], [-100, 9, -100, -100]]
-    assert "position_ids" not in batch
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]] and "position_ids" not in batch
 
 
 def test_metrics_do_not_depend_on_the_batches():
@@ -199,9 +183,3 @@ def test_metrics_do_not_depend_on_the_batches():
         assert_close(result["perplexity"], math.exp(expected))
         assert_close(result["accuracy"], accuracy)
         assert result["predicted_tokens"] == int(predicted.sum())
-
-
-def test_a_stream_needs_a_number_of_steps(tmp_path):
-    args = RunArguments(output_dir=str(tmp_path), do_train=True)
-    with pytest.raises(InputError, match="--max_steps"):
-        TextArguments(streaming=True).check_stream(args)
