@@ -1,6 +1,5 @@
 """The data and the soft labels of the script that re-creates the text models of checkpoints/."""
 
-import gzip
 import json
 import random
 
@@ -13,6 +12,8 @@ from examples import pretrained
 from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
 from paper.baselines import tfidf_classifier
 
+from .samples import write_rows
+
 WORDS = "film story cast plot song actor scene music camera ending script humor".split()
 
 
@@ -21,11 +22,10 @@ def folder(tmp_path_factory):
     """A folder with reviews, labeled sentences, a tokenizer, and two classifiers with random weights."""
     folder, pick = tmp_path_factory.mktemp("pretrained"), random.Random(0)
     reviews = [" ".join(pick.choices(WORDS, k=8)).capitalize() + '. Dr. It was "fine"! (Really.' for _ in range(80)]
-    with gzip.open(folder / "reviews.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps({"text": review}) + "\n" for review in reviews)
+    write_rows(folder / "reviews.jsonl", [{"text": review} for review in reviews])
     labeled = [{"sentence": f"a {('bad', 'good')[i % 2]} {pick.choice(WORDS)} ,", "label": i % 2} for i in range(40)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labeled))
-    pretrained.make_tokenizer([str(folder / "reviews.jsonl.gz")], folder / "tokenizer", vocab_size=370)
+    write_rows(folder / "train.jsonl", labeled)
+    pretrained.make_tokenizer([str(folder / "reviews.jsonl")], folder / "tokenizer", vocab_size=370)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     sizes = {"vocab_size": 370, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
     for seed in (1, 2):
@@ -67,9 +67,8 @@ def test_opinions_are_the_ratings_of_reviews(folder):
     # These reviews have no usable rating: two have none, one has two, and one is neutral.
     rows += ["What a joy, joy, joy it was!", "What a bore, bore, bore it was!"]
     rows += ["Some say 2/10 and some say 10/10 of this one.", "It is neither here nor there: 5/10 from me."]
-    with gzip.open(folder / "rated.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps({"text": review}) + "\n" for review in rows)
-    pretrained.write_opinions([str(folder / "rated.jsonl.gz")], path, str.lower, 100)
+    write_rows(folder / "rated.jsonl", [{"text": review} for review in rows])
+    pretrained.write_opinions([str(folder / "rated.jsonl")], path, str.lower, 100)
     assert {row["sentence"].rstrip("."): row["label"] for row in map(json.loads, open(path))} == {
         "A joy, a real joy of a film": "positive",
         "A bore, a real bore of a film": "negative",
@@ -79,9 +78,8 @@ def test_opinions_are_the_ratings_of_reviews(folder):
 
 
 def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
-    sentences = folder / "few.jsonl"
     texts = ["a good film", "It's bad.", "scene"]
-    sentences.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    sentences = write_rows(folder / "few.jsonl", [{"text": text} for text in texts])
     teachers = [folder / "seed-1", folder / "seed-2"]
     pretrained.write_soft_labels(sentences, folder / "train.jsonl", teachers, folder / "soft.jsonl")
     rows = [json.loads(line) for line in open(folder / "soft.jsonl")]
@@ -105,7 +103,7 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
 
 def test_reviews_of_a_test_split_are_left_out(tmp_path, monkeypatch):
     reviews = ["A film.<br /><br />It ends!", "Another film."]
-    (tmp_path / "reviews.jsonl").write_text("".join(json.dumps({"text": review}) + "\n" for review in reviews))
+    write_rows(tmp_path / "reviews.jsonl", [{"text": review} for review in reviews])
     (tmp_path / "imdb_test.txt").write_text(pretrained.fingerprint("a film it ends") + "\n")
     monkeypatch.setattr(pretrained, "__file__", str(tmp_path / "pretrained.py"))
     path = pretrained.leave_out_test_reviews(str(tmp_path / "reviews.jsonl"), tmp_path / "left.jsonl")

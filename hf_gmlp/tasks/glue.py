@@ -10,7 +10,6 @@ names of transformers' own run_glue.py.
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import pandas
+import psutil
 import torch
 from datasets import Dataset, concatenate_datasets
 from pyarrow.compute import list_value_length
@@ -198,13 +198,14 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
 
         Args:
             runtime: Seconds of the training.
-            held_out: Number of rows that were held out of the training files.
+            held_out: Number of validation rows; 0 if `cross_validates` chose to hold out none.
         """
         if self.cross_validation is not None or not self.calibrate:
             return self.cross_validation or 0
         state = trainer.state
         minutes = FOLDS * runtime * (state.best_global_step or state.global_step) / max(state.global_step, 1) / 60
-        return FOLDS if minutes <= 10 and held_out < MIN_SCORE_ROWS and trainer.args.world_size == 1 else 0
+        few = held_out < MIN_SCORE_ROWS and minutes <= 10 and trainer.args.world_size == 1
+        return FOLDS if few or not held_out else 0
 
 
 def load_sentences(
@@ -359,7 +360,10 @@ def log_estimate(trainer: GMLPTrainer, rows: Dataset):
     # The run must not depend on the random numbers of dropout here.
     with torch.random.fork_rng(devices=[]):
         start = time.perf_counter()
-        model.train()(**batch).logits.float().sum().backward()
+        logits = model.train()(**batch).logits
+        # The activations of the batch, and the gradient and Adam's two numbers for each parameter.
+        num_bytes = psutil.Process().memory_info().rss + 12 * model.num_parameters()
+        logits.float().sum().backward()
         seconds = time.perf_counter() - start
     model.zero_grad()
     steps = (
@@ -367,14 +371,7 @@ def log_estimate(trainer: GMLPTrainer, rows: Dataset):
     )
     # Nearly all of the cost is linear in the number of tokens.
     minutes = seconds * lengths.mean() / lengths[longest].mean() * steps * args.gradient_accumulation_steps / 60
-    memory = ""
-    if sys.platform == "linux":
-        import resource
-
-        # The largest memory of this process so far, and Adam's two numbers for each parameter.
-        num_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 8 * model.num_parameters()
-        memory = f", {num_bytes / 1e9:.1f} GB"
-    logger.info("Estimate for training: up to %.1f minutes%s", minutes, memory)
+    logger.info("Estimate for training: up to %.1f minutes, %.1f GB", minutes, num_bytes / 1e9)
 
 
 def fit_to_embeddings(trainer: GMLPTrainer, rows: Dataset, numbers: np.ndarray, balanced: bool) -> Classifier:
@@ -522,19 +519,17 @@ def main():
         if train and checkpoint is None and training_args.device.type == "cpu":
             log_estimate(trainer, datasets["train"])
         results = trainer.train_and_evaluate(checkpoint)
-        if all_train:
-            numbers = fold_numbers(splits["train"]["labels"][:], data_args.cross_validation or FOLDS)
-            logits = cross_validate(make_trainer, trainer, datasets["train"], numbers)
-            evaluation = cross_validated(logits, splits["train"], numbers, has_baseline)
     if "validation" in splits:
         kept = trainer.compute_metrics
         evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
-        held_out = len(splits["validation"])
-        if train and training != FROZEN and (folds := data_args.folds(trainer, results["train_runtime"], held_out)):
-            rows, tokenized = (concatenate_datasets([x["train"], x["validation"]]) for x in (splits, datasets))
+    held_out = len(splits.get("validation", ()))
+    if train and training != FROZEN and (all_train or held_out):
+        if folds := data_args.folds(trainer, results["train_runtime"], held_out):
+            parts = [split for split in ("train", "validation") if split in splits]
+            rows, tokenized = (concatenate_datasets([x[part] for part in parts]) for x in (splits, datasets))
             numbers = fold_numbers(rows["labels"][:], folds)
             logits = cross_validate(make_trainer, trainer, tokenized, numbers)
-            evaluation = cross_validated(logits, rows, numbers, baseline is not None)
+            evaluation = cross_validated(logits, rows, numbers, has_baseline)
     if evaluation is not None:
         results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
     for split in tests:
