@@ -219,14 +219,14 @@ def finish_evaluation(trainer: GMLPTrainer, evaluation: Evaluation, calibrate: b
     sentences, comparison = evaluation.facts(config.problem_type)
     sentences += filter(None, [calibration])
     trainer.card["scores"] = " ".join(sentences)
-    advice = ["label more rows"]
+    suggestions = ["label more rows"]
     # A run that starts from a sentence encoder names its start, or what it trained.
     is_new = state.global_step and not trainer.hyperparameters
     if comparison is not None and is_new and not (comparison.is_certain and comparison.difference > 0):
-        advice.insert(0, "start from a sentence encoder (docs/choosing.md)")
+        suggestions.insert(0, "start from a sentence encoder (docs/choosing.md)")
     if state.best_global_step and state.best_global_step == state.global_step:
-        advice.insert(0, "train longer (--min_train_steps), since the last evaluation was the best one")
-    evaluation.conclusion = "\n".join([*sentences, f"To improve: {'; '.join(advice)}."])
+        suggestions.insert(0, "train longer (--min_train_steps), since the last evaluation was the best one")
+    evaluation.conclusion = "\n".join([*sentences, f"To improve: {'; '.join(suggestions)}."])
     if trainer.is_world_process_zero():
         write_report(trainer, evaluation)
     return results
