@@ -24,14 +24,14 @@ def token_losses(
     from transformers import AutoTokenizer
 
     from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
-    from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator
+    from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     arguments = TextArguments(train_file=[str(train)], validation_file=[str(validation)])
     train_rows: Any
     train_rows, rows = tokenize(load_texts(arguments), tokens, max_seq_length, arguments)
-    masked, validation_rows = [], MaskedOnce(rows, MaskingCollator(tokens, mlm_probability))
-    for row in (validation_rows[index] for index in range(len(validation_rows))):
+    masked = []
+    for row in mask_once(rows, MaskingCollator(tokens, mlm_probability)):
         indices = np.flatnonzero(row["labels"] != -100)
         masked.append((row["labels"][indices], row["input_ids"][indices - 1], row["input_ids"][indices + 1]))
     labels, left, right = map(np.concatenate, zip(*masked))

@@ -46,9 +46,9 @@ class MaskingCollator:
     The model is trained to predict 15 % of the tokens: 80 % of these become [MASK], 10 % a random token, and 10 % stay.
     Special tokens are never selected, except [UNK], which replaces a word.
 
-    Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded. With
+    Examples have "input_ids"; those that already have "labels", from `mask_once`, are only padded. With
     `separate_documents`, the batch also has "position_ids", which restart after each [SEP]. With `fixed_count`, it has
-    the "masked_positions" of `label_positions`. With `sparse_evaluation`, batches of `MaskedOnce` have them, and only
+    the "masked_positions" of `label_positions`. With `sparse_evaluation`, batches of `mask_once` have them, and only
     their "labels", so that a gMLP computes no other logits. With a `max_length`, all batches have that length.
 
     Raises:
@@ -90,6 +90,11 @@ class MaskingCollator:
             row["position_ids"] = restarting_positions(np.roll(ids[0] == self.tokenizer.sep_token_id, 1))
         return row
 
+    def mask_batch(self, batch: dict[str, list]) -> dict[str, list]:
+        """Return the columns of the rows of `mask`, for evaluation."""
+        rows = [self.mask({"input_ids": ids}, epoch=None) for ids in batch["input_ids"]]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
         rows = [row if "labels" in row else self.mask(row, epoch) for row in examples]
@@ -115,27 +120,18 @@ def label_positions(labels: torch.Tensor, probability: float) -> torch.Tensor:
     return indices[:, :count].sort(1)[0]
 
 
-class MaskedOnce(torch.utils.data.Dataset):
-    """Sequences with fixed masks, so that an evaluation gives the same result at every step, with any batch size and
-    any number of devices.
-
-    Rows are those of `MaskingCollator.mask`.
+def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
+    """Return sequences with fixed masks, so that an evaluation gives the same result at every step, with any batch size
+    and any number of devices.
 
     Raises:
         InputError: If there is nothing to predict.
     """
-
-    def __init__(self, dataset: Dataset, collator: MaskingCollator):
-        self.dataset, self.collator = dataset, collator
-        # The loop usually ends after the first row.
-        if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
-            raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.collator.mask(self.dataset[index], epoch=None)
+    masked = dataset.with_transform(collator.mask_batch)
+    # The loop usually ends after the first row.
+    if not any((row["labels"] != -100).any() for row in masked):
+        raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
+    return masked
 
 
 def main():
@@ -174,7 +170,7 @@ def main():
         model=model,
         args=training_args,
         train_dataset=train_dataset,
-        eval_dataset=None if eval_dataset is None else MaskedOnce(eval_dataset, collator),
+        eval_dataset=None if eval_dataset is None else mask_once(eval_dataset, collator),
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=LanguageModelMetrics(),

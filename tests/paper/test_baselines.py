@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
-from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator
+from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 from hf_gmlp.tokenizer import train_tokenizer
 from paper import baselines
 
@@ -30,7 +30,7 @@ def test_losses_of_the_count_models(tmp_path):
     train, validation = tokenize(load_texts(arguments), tokenizer, 32, arguments)
     frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist()[1:])
     total = sum(frequency.values()) + len(tokenizer)
-    rows = MaskedOnce(validation, MaskingCollator(tokenizer, seed=0))
+    rows = mask_once(validation, MaskingCollator(tokenizer, seed=0))
     labels = [int(token) for row in rows for token in row["labels"] if token != -100]
     expected = [-math.log((frequency[token] + 1) / total) for token in labels]
     assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))

@@ -129,20 +129,15 @@ def test_a_checkpoint_can_be_trained_for_another_size_and_other_classes(run, fol
     assert AutoModelForImageClassification.from_pretrained(folder / "new_head").config.num_labels == 2
 
 
+VIT = "image_size=32,patch_size=8,num_hidden_layers=1,hidden_size=24,num_attention_heads=3,intermediate_size=32"
+
+
 @pytest.mark.parametrize(
-    "flags",
-    [
-        ("--config_name", "deit-ti16-224", "--config_overrides",
-         "patch_size=8,num_hidden_layers=1,hidden_size=24,num_attention_heads=3,intermediate_size=32"),
-        ("--config_name", "resmlp-12", "--config_overrides",
-         "model_args={img_size: 32}"),
-    ],
-    ids=lambda flags: flags[1].replace("/", "-"),
-)  # fmt: skip
-def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
-    name = f"baseline-{flags[1].replace('/', '-')}"
-    size = () if "resmlp" in name else ("--image_size", "32")
-    results = run(*flags, *size, *TRAIN, "--do_eval", "--max_steps", "2", "--output_dir", name)
+    ("name", "overrides"), [("deit-ti16-224", VIT), ("resmlp-12", "model_args={img_size: 32}")], ids=["deit", "resmlp"]
+)
+def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, name, overrides):
+    flags = ("--config_name", name, "--config_overrides", overrides, *TRAIN, "--max_steps", "2")
+    results = run(*flags, "--do_eval", "--output_dir", name)
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
     answer = pipeline("image-classification", model=str(folder / name))(str(folder / "train/blue/000.png"))

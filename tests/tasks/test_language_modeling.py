@@ -19,7 +19,7 @@ from hf_gmlp.tasks.language_modeling import (
     token_losses,
     tokenize,
 )
-from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, MLMArguments
+from hf_gmlp.tasks.mlm import MaskingCollator, MLMArguments, mask_once
 
 from ..numerics import assert_close
 from ..samples import documents, write_rows
@@ -151,7 +151,7 @@ def test_masked_documents_are_separated(word_tokenizer):
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 0, 0, 0]]
     for name in ("input_ids", "labels", "attention_mask"):
         assert torch.equal(batch[name], plain(rows)[name])
-    once = apart([MaskedOnce(rows, apart)[0]])
+    once = apart([mask_once(Dataset.from_list(rows), apart)[0]])
     assert once["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2]]
 
 

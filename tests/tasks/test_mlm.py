@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerBase,
 from hf_gmlp import GMLPForMaskedLM
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.language_modeling import LanguageModelMetrics, token_losses
-from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator, label_positions, main
+from hf_gmlp.tasks.mlm import MaskingCollator, label_positions, main, mask_once
 from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
 
@@ -152,13 +152,13 @@ def sequences():
 
 
 def test_evaluation_masks_are_fixed(sequences, word_tokenizer):
-    first = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))
+    first = mask_once(sequences, MaskingCollator(word_tokenizer, seed=3))
     collator = MaskingCollator(word_tokenizer, seed=3)
     collator.set_epoch(7)
     torch.rand(7), np.random.rand(7)  # other random numbers must not matter
     # Order and batch do not matter either.
-    again = MaskedOnce(sequences.select(range(59, -1, -1)), collator)
-    other = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=4))
+    again = mask_once(sequences.select(range(59, -1, -1)), collator)
+    other = mask_once(sequences, MaskingCollator(word_tokenizer, seed=4))
     assert len(first) == len(again) == 60
     for i in range(60):
         for key in ("input_ids", "labels"):
@@ -184,7 +184,7 @@ def test_evaluation_at_the_labels_only_changes_no_metric(sequences, word_tokeniz
     results, sizes = [], []
     for sparse_evaluation in (False, True):
         collator = MaskingCollator(word_tokenizer, 0.3, sparse_evaluation=sparse_evaluation)
-        dataset, metrics = MaskedOnce(sequences, collator), LanguageModelMetrics()
+        dataset, metrics = mask_once(sequences, collator), LanguageModelMetrics()
         for start in (0, 20, 40):
             batch = collator([dataset[i] for i in range(start, start + 20)])
             output = model(**batch)
@@ -215,9 +215,10 @@ def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
 def test_text_that_cannot_be_masked_is_refused(word_tokenizer):
     with pytest.raises(InputError, match=r"\[MASK\]"):
         MaskingCollator(make_word_tokenizer([], mask_token=None))
-    for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
+    for rows in ([], [[2, 7, 3], [2, 3]]):
+        dataset = Dataset.from_dict({"input_ids": rows})
         with pytest.raises(InputError, match="--mlm_probability"):
-            MaskedOnce(rows, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
+            mask_once(dataset, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
 
 
 def test_masks_change_every_epoch_and_are_the_same_in_any_batch_and_process(sequences, word_tokenizer):
