@@ -1,6 +1,5 @@
 import json
 import re
-import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -82,38 +81,3 @@ def test_statuses_are_the_verdicts_of_the_replication():
     verdicts = {finding.name: re.sub(r": .*(?=\))", "", finding.verdict) for finding in findings}
     named = {name: status for _, evidence, status in ROWS for name in re.findall(r"\*([^*]+)\*", evidence)}
     assert named == verdicts | CHANGED
-
-
-def result(name: str) -> dict:
-    return json.loads((ROOT / "paper" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def test_slopes_depend_on_the_deepest_models():
-    def difference(depths: int) -> tuple[float, float]:
-        slopes = {}
-        for name in ("gmlp", "bert-relpos"):
-            rows = [row for row in result("scaling")["rows"] if row[0] == name][:depths]
-            # Three seeds, which all depths have.
-            slopes[name] = protocol.slopes_of([(row[2], row[5][:3]) for row in rows])
-        return protocol.interval(protocol.subtract(slopes["gmlp"], slopes["bert-relpos"]))
-
-    assert difference(4) == pytest.approx((-0.027, 0.0125), abs=0.001)
-    assert difference(3) == pytest.approx((-0.015, 0.039), abs=0.001)
-
-
-def test_seven_seeds_give_other_verdicts():
-    losses = {row[0]: row[5] for row in result("scaling")["rows"] if row[1] == 1}
-    gains = protocol.subtract(losses["bert-noattn"], losses["bert-relpos"])
-    assert protocol.judge(protocol.ATTENTION, gains).verdict == protocol.CONTRADICTED
-    far = next(claim for claim in protocol.CLAIMS if (claim.better, claim.worse) == ("gmlp", "bert-noattn"))
-    leads = protocol.subtract(losses["bert-noattn"], losses["gmlp"])
-    assert protocol.judge(far, leads).verdict == protocol.CONTRADICTED
-
-
-def test_pairs_meet_no_condition_of_a_verdict():
-    pairs = result("pairs")
-    accuracies = pairs["accuracies"]
-    low, high = protocol.interval(protocol.subtract(accuracies["aMLP"], accuracies["gMLP"]))
-    assert (low, high) == pytest.approx((-4.9, -1.6), abs=0.06)
-    means = {name: statistics.fmean(values) for name, values in accuracies.items()}
-    assert max(means.values()) < pairs["similarity_evaluation"] and means["BERT"] < 70

@@ -8,7 +8,6 @@ import torch
 from timm.models.mlp_mixer import MixerBlock
 from torch.nn import functional as F
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -19,7 +18,6 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_gmlp import param_groups
-from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tasks.mlm import label_positions
 from paper import models
 from paper.__main__ import main
@@ -32,7 +30,6 @@ from ..numerics import assert_close, assert_gradients
 from ..samples import run_script
 
 ROOT = Path(__file__).parents[2]
-PRESET_FOLDER = ROOT / "paper" / "presets"
 
 # Distances exceed both the single-distance buckets and the maximum: 9 tokens fill six of eight buckets.
 BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
@@ -177,47 +174,23 @@ def test_a_checkpoint_opens_as_every_head(tiny_model, random_ids, tmp_path, kind
         opened = auto_class.from_pretrained(tmp_path)
         assert type(opened.base_model) is type(tested.bert)
         assert_close(opened.base_model(ids).last_hidden_state, tested.bert(ids).last_hidden_state)
-    # New layers have BERT's initial weights.
-    opened = AutoModelForSequenceClassification.from_config(tiny_config(kind, hidden_size=64, initializer_range=0.05))
-    for name, parameter in opened.named_parameters():
-        if name.endswith("bias"):
-            assert (parameter == 0).all(), name
-        elif "LayerNorm" in name:
-            assert (parameter == 1).all(), name
-        elif parameter.numel() > 500:
-            assert parameter.std().item() == pytest.approx(0.05, rel=0.15), name
 
 
-@pytest.mark.parametrize("kind", ["relpos", "mixer"])
-def test_bad_inputs_and_sizes_are_refused(tiny_model, random_ids, kind):
-    model, ids = tiny_model(kind), random_ids(1, 12)
+def test_bad_inputs_and_sizes_are_refused(tiny_model, random_ids):
+    model, ids = tiny_model("mixer"), random_ids(1, 12)
     for name in ("position_ids", "seq_idx"):
         with pytest.raises(ValueError, match=f"one document.*{name}"):
             model(ids, **{name: torch.arange(12)[None] % 6})
-    if kind == "mixer":
-        with pytest.raises(ValueError, match="13 tokens.*12"):
-            model(random_ids(1, 13))
-        return
-    assert model(random_ids(1, 13)).last_hidden_state.shape == (1, 13, 16)
+    with pytest.raises(ValueError, match="13 tokens.*12"):
+        model(random_ids(1, 13))
 
 
-@pytest.mark.parametrize(
-    "kind, positional",
-    [("relpos", {"self.relative_attention_bias.weight"}), ("mixer", {"mlp_tokens.0.weight", "mlp_tokens.2.weight"})],
-)
-def test_positional_weights_have_a_learning_rate_of_their_own(tiny_model, kind, positional):
-    model = tiny_model(kind, AutoModelForSequenceClassification)
+def test_token_matrices_of_the_mixer_have_a_learning_rate_of_their_own(tiny_model):
+    model = tiny_model("mixer", AutoModelForSequenceClassification)
     names = {id(weight): name for name, weight in model.named_parameters()}
     groups = param_groups(model, 1e-3, weight_decay=0.1, spatial_lr_multiplier=5.0)
     moved = {names[id(weight)] for group in groups if group["lr"] > 1e-3 for weight in group["params"]}
-    assert moved == {name for name in names.values() if name.endswith(tuple(positional))} and len(moved) in (2, 4)
-
-
-def test_presets_are_listed_and_have_no_dropout():
-    folders = {path.name for path in PRESET_FOLDER.iterdir()}
-    assert folders == {name for name, folder in PRESETS.items() if folder.parent == PRESET_FOLDER}
-    for config in map(AutoConfig.from_pretrained, map(preset_path, folders)):
-        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0
+    assert moved == {name for name in names.values() if name.endswith(("tokens.0.weight", "tokens.2.weight"))} != set()
 
 
 def test_flops_of_the_mixer_by_hand():

@@ -10,9 +10,8 @@ from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.recipes import read_recipe
 from paper import tables
-from paper.__main__ import main
 from paper.runs import find_runs
-from paper.tables import build_table, paper_table, to_markdown
+from paper.tables import build_table, paper_table
 
 from .conftest import finished_run
 
@@ -169,17 +168,3 @@ def test_images(tmp_path):
     finished_run(tmp_path / "s", preset("gmlp-s16-224", num_labels=10), head, results)
     finished_run(tmp_path / "b", preset("gmlp-b16-224", num_labels=1000, image_size=288), head, results)
     assert results_of(2, tmp_path) == {("gMLP-Ti (ours)", "ImageNet Top-1 (%)"): "72.3"}
-
-
-def test_a_table_is_printed_with_ours_below_each_row():
-    lines = to_markdown(build_table(10)).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
-    assert lines[0].startswith("**Table 10.**") and rows[-1].startswith("| here: bert-96x256 |")
-    assert len({row.count("|") for row in rows}) == 1
-
-
-def test_a_wrong_number_is_one_line(capsys):
-    with pytest.raises(SystemExit):
-        main(["table", "11"])
-    error = capsys.readouterr().err
-    assert "Table 11" in error and "Traceback" not in error
