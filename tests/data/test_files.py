@@ -54,12 +54,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, options, name, content)
     assert "\n" not in str(caught.value)
 
 
-def test_zstandard_files_are_read(tmp_path, options):
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "one"}\n'))
-    assert list(read_files([tmp_path / "a.jsonl.zst"], **options)) == [{"text": "one"}]
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
 def test_a_changed_file_is_read_again(tmp_path, name):
     access = Access(cache_dir=str(tmp_path / "cache"))

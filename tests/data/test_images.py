@@ -1,4 +1,3 @@
-import io
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,16 +194,6 @@ def test_bad_columns_are_refused(tmp_path):
     refused("one class per image", **options, label_column_name="several")
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg"])
-def test_incomplete_images_are_named(kind):
-    file = io.BytesIO()
-    picture(size=(64, 64)).save(file, kind)
-    content = file.getvalue()
-    assert decode_image({"bytes": content, "path": "a"}).size == (64, 64)
-    with pytest.raises(InputError, match="photos/a"):
-        decode_image({"bytes": content[: int(0.6 * len(content))], "path": "photos/a"})
-
-
 def test_missing_deep_and_other_images_are_named(tmp_path):
     PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
     # Pillow would decode EPS by running Ghostscript.
@@ -242,16 +231,10 @@ def test_training_transform_is_crop_flip_and_normalization():
 
 def test_mixing_applies_mixup_or_cutmix():
     images = torch.stack([torch.full((3, 8, 8), i, dtype=torch.uint8) for i in range(4)])
-    labels, seen = torch.arange(4), set()
-    both = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
-    for _ in range(40):
-        mixed, probabilities = mixing_transform(ImageArguments(**both), 4)(images, labels)
-        seen.add(mixed.dtype)
-        # Pixels and labels are mixed in the same ratio.
-        assert_close(probabilities.sum(1), torch.ones(4))
-        assert_close(mixed.float().mean((1, 2, 3)), probabilities @ torch.arange(4.0))
+    labels, both = torch.arange(4), {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
     # CutMix keeps the integers.
-    assert seen == {torch.uint8, torch.float32}
+    mixing = mixing_transform(ImageArguments(**both), 4)
+    assert {mixing(images, labels)[0].dtype for _ in range(40)} == {torch.uint8, torch.float32}
     always = mixing_transform(ImageArguments(**both, switch_prob=1.0), 4)
     assert all(always(images, labels)[0].dtype == torch.uint8 for _ in range(10))
     assert mixing_transform(ImageArguments(mixup_alpha=0.8), 4)(images, labels)[0].dtype == torch.float32

@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers import BertTokenizer, CanineTokenizer
 
 from hf_gmlp.data.files import Access
-from hf_gmlp.data.questions import best_spans, check_windows, decode_answers, make_windows
+from hf_gmlp.data.questions import check_windows, decode_answers, make_windows
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.qa import QAArguments, load_questions
 
@@ -250,18 +250,6 @@ def test_decode_finds_the_best_of_all_spans(windows, n_best_size, max_answer_len
         scores = np.array([value for _, value in expected])
         assert_close([entry["start_logit"] + entry["end_logit"] for entry in answer.nbest], list(scores))
         assert_close([entry["probability"] for entry in answer.nbest], list(np.exp(scores) / np.exp(scores).sum()))
-
-
-def test_best_spans_on_a_case_by_hand():
-    offsets = [[0, 3], [4, 4], [4, 7], [8, 9]]
-    start, end = np.array([1.0, 9.0, 2.0, 0.0]), np.array([0.0, 9.0, 3.0, 1.0])
-    spans = best_spans(start, end, offsets, n_best_size=3, max_answer_length=3)
-    # White space neither begins nor ends an answer, and [0, 9) is four tokens long.
-    assert [(span.start, span.end, span.score) for span in spans] == [(4, 7, 5.0), (0, 7, 4.0), (4, 9, 3.0)]
-    # Ties go to the first and shortest span.
-    spans = best_spans(np.zeros(4), np.zeros(4), offsets, n_best_size=2, max_answer_length=4)
-    assert [(span.start, span.end) for span in spans] == [(0, 3), (0, 7)]
-    assert best_spans(start[:1], end[:1], [[2, 2]], n_best_size=2, max_answer_length=4) == []
 
 
 def test_logits_that_are_not_finite_are_refused(windows):

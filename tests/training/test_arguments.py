@@ -93,11 +93,3 @@ def test_sequence_lengths_beyond_that_of_the_model_are_refused():
         sequence_length(GMLPConfig(max_position_embeddings=64), 65)
     with pytest.raises(InputError, match="--block_size"):
         sequence_length(MambaConfig(), None, flag="block_size")
-
-
-def test_help_shows_the_groups_of_flags_in_order(parse, capsys):
-    with pytest.raises(SystemExit):
-        parse("--help")
-    text = capsys.readouterr().out
-    parts = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir", "--global_batch_size"
-    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)

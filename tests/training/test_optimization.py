@@ -44,12 +44,6 @@ def test_every_weight_has_the_learning_rate_and_decay_of_its_group(kind):
     assert len({id(weight) for group in groups for weight in group["params"]}) == len(names)
 
 
-def test_norms_of_convolutional_networks_have_no_decay():
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GroupNorm(2, 4))
-    matrices, vectors = param_groups(network, 1e-3, weight_decay=0.1)
-    assert [weight.ndim for weight in matrices["params"]] == [4] and len(vectors["params"]) == 5
-
-
 def test_frozen_weights_are_left_out():
     model = build("gmlp")
     model.base_model.requires_grad_(False)
