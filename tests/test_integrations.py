@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
-from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel
+from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 
 from . import samples
 from .conftest import TEXT_SIZES
@@ -52,52 +52,6 @@ def train_and_check(trainer, reduction):
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert losses[-1] < reduction * losses[0]
     return losses[0]
-
-
-def embed(model, tokenizer, texts):
-    """Return the mean of the last hidden states of each text, which is in a row of its own."""
-    rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
-    return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
-
-
-@pytest.fixture
-def sentences(saved):
-    """sentences(**fields) returns a SentenceTransformer, and the model and tokenizer in it."""
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    def make(**fields):
-        folder, model, tokenizer = saved(GMLPModel, **fields)
-        body = Transformer(folder)
-        pooling = Pooling(body.get_embedding_dimension(), "mean")
-        return library.SentenceTransformer(modules=[body, pooling], device="cpu"), model, tokenizer
-
-    return make
-
-
-@pytest.mark.parametrize("padding_side", ["left", "right"])
-@torch.no_grad()
-def test_sentence_embeddings(sentences, texts, padding_side):
-    """Texts are padded in batches, and one that is longer than n is truncated."""
-    library, model, tokenizer = sentences(padding_side=padding_side, attention_size=8)
-    texts.append(" ".join(WORDS[:20]))
-    assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
-    embeddings = library.encode(texts, batch_size=3, convert_to_tensor=True)
-    torch.testing.assert_close(embeddings, embed(model, tokenizer, texts), **CLOSE)
-
-
-@torch.no_grad()
-def test_cross_encoder(saved, texts):
-    """Pairs of texts are padded in one batch, and have segments."""
-    library = pytest.importorskip("sentence_transformers")
-    folder, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, type_vocab_size=2)
-    pairs = [(texts[0], texts[2]), (texts[3], texts[4]), (texts[4], texts[0])]
-    scores = library.CrossEncoder(folder, device="cpu").predict(pairs, batch_size=3, convert_to_tensor=True)
-    rows = [tokenizer(*pair, return_tensors="pt") for pair in pairs]
-    assert all(row["token_type_ids"].any() for row in rows)
-    expected = torch.cat([model(**row).logits for row in rows]).sigmoid()[:, 0]
-    torch.testing.assert_close(scores, expected, **CLOSE)
 
 
 SFT = {

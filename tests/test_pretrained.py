@@ -58,25 +58,6 @@ def test_tokenizer_normalizes_treebank_text(folder, treebank, natural):
     assert tokenizer.decode(masked[2:-1]) == "'s end."
 
 
-def test_opinions_are_the_ratings_of_reviews(folder):
-    path, rows = folder / "opinions.jsonl", []
-    for number in range(1500):
-        word, rating = (("bore", 2), ("joy", 9.5))[number % 2]
-        of_ten = ("/10", " out of ten")[number % 3 > 0]
-        rows.append(f"A {word}, a real {word} of a film. Number {number}: {rating}{of_ten}.")
-    # These reviews have no usable rating: two have none, one has two, and one is neutral.
-    rows += ["What a joy, joy, joy it was!", "What a bore, bore, bore it was!"]
-    rows += ["Some say 2/10 and some say 10/10 of this one.", "It is neither here nor there: 5/10 from me."]
-    write_rows(folder / "rated.jsonl", [{"text": review} for review in rows])
-    pretrained.write_opinions([str(folder / "rated.jsonl")], path, str.lower, 100)
-    assert {row["sentence"].rstrip("."): row["label"] for row in map(json.loads, open(path))} == {
-        "A joy, a real joy of a film": "positive",
-        "A bore, a real bore of a film": "negative",
-        "What a joy, joy, joy it was!": "positive",
-        "What a bore, bore, bore it was!": "negative",
-    }
-
-
 def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     texts = ["a good film", "It's bad.", "scene"]
     sentences = write_rows(folder / "few.jsonl", [{"text": text} for text in texts])

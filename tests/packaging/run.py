@@ -23,8 +23,6 @@ SDIST_FILES = (
     "hf_gmlp_cli.py",
     *(path.name for path in ROOT.glob("run_*.py")),
 )
-# Quick tests that need conftest.py, fixtures, recipes, a script and the folder paper/.
-SDIST_TESTS = ("tests/models/test_fixtures.py", "tests/training/test_recipes.py", "tests/paper/test_protocol.py")
 
 
 def files_under(folder: str) -> set[str]:
@@ -61,17 +59,6 @@ def check_sdist(path: Path):
     compare(path, packed, set(SDIST_FILES).union(*map(files_under, SDIST_FOLDERS)))
 
 
-def test_sdist(path: Path, scratch: Path):
-    """Collect all tests of the unpacked source archive and run some of them, with the package in the archive."""
-    with tarfile.open(path) as archive:
-        archive.extractall(scratch / "sdist", filter="data")
-    (folder,) = (scratch / "sdist").iterdir()
-    options = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}}
-    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    call(*pytest, "--collect-only", **options)
-    call(*pytest, *SDIST_TESTS, **options)
-
-
 def compare(path: Path, packed: set[str], expected: set[str]):
     """Exit with the names of files that the archive lacks, or that should not be in it."""
     for verb, names in (("lacks", expected - packed), ("should not have", packed - expected)):
@@ -103,7 +90,6 @@ def main():
         call(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
         check_wheel(wheel)
         check_sdist(sdist)
-        test_sdist(sdist, scratch)
 
         call(sys.executable, "-m", "venv", scratch / "venv")
         python = scratch / "venv" / "bin" / "python"

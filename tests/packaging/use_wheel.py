@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.utils import logging
 
 import hf_gmlp
@@ -55,24 +55,13 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
 
 
 def check_models():
-    """Use a masked and a causal language model, a classifier, and an image model, whose processor needs an extra."""
+    """Use a masked language model and an image model, whose processor needs an extra."""
     ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     config = hf_gmlp.GMLPConfig(**TEXT_SIZES, attention_size=8)
     model = hf_gmlp.GMLPForMaskedLM(config)
     save_and_open(model, "masked-lm", inputs | {"labels": ids}, AutoModelForMaskedLM)
-
-    model = hf_gmlp.GMLPForSequenceClassification(hf_gmlp.GMLPConfig(**TEXT_SIZES, num_labels=3))
-    save_and_open(model, "classifier", inputs | {"labels": torch.tensor([0, 2])})
-
-    model = hf_gmlp.GMLPForCausalLM(hf_gmlp.GMLPConfig(**TEXT_SIZES))
-    save_and_open(model, "causal-lm", inputs | {"labels": ids}, AutoModelForCausalLM)
-    prompt = ids[:, :4]
-    options = {"min_new_tokens": 6, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    generated = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-    assert generated.shape == (2, 10) and torch.equal(generated[:, :4], prompt)
-    print("GMLPForCausalLM: generated")
 
     model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**SIZES, image_size=16, patch_size=4))
     save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
