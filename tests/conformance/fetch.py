@@ -26,9 +26,8 @@ def fetch_common_tests():
     CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
     # The complete folder is moved into place in one step, so that an interrupted run leaves no incomplete one.
     with tempfile.TemporaryDirectory(dir=CACHE_FOLDER, prefix="unfinished-") as scratch:
-        unpacked = Path(scratch, "unpacked")
-        unpack_common_tests(download_source_archive(scratch), unpacked)
-        unpacked.rename(TESTS_FOLDER.parent)
+        unpack_common_tests(download_source_archive(scratch), Path(scratch))
+        Path(scratch, TESTS_FOLDER.parent.name).rename(TESTS_FOLDER.parent)
 
 
 def download_source_archive(folder: str) -> Path:
@@ -47,19 +46,15 @@ def download_source_archive(folder: str) -> Path:
 
 
 def unpack_common_tests(archive: Path, folder: Path):
-    """Unpack `tests/` of a source archive into a new `folder`."""
+    """Unpack `transformers-X/tests` of a source archive into `folder`."""
+    root = folder / TESTS_FOLDER.parent.name
     with tarfile.open(archive) as tar:
-        for member in tar.getmembers():
-            # transformers-X/tests/<file>
-            _, _, path = member.name.partition("/")
-            if member.isfile() and path.startswith("tests/") and path.endswith(".py") and ".." not in path:
-                target = folder / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(tar.extractfile(member).read())
-    if not (folder / "tests" / "test_modeling_common.py").is_file():
+        members = [x for x in tar.getmembers() if x.name.startswith(f"{root.name}/tests/") and x.name.endswith(".py")]
+        tar.extractall(folder, members, filter="data")
+    if not (root / "tests" / "test_modeling_common.py").is_file():
         raise RuntimeError(f"{archive.name} has no tests/test_modeling_common.py: this version ships no common tests.")
 
     # Two of the files load `src/transformers`, and get the installed transformers if there is any file to load.
-    for package in (folder / "tests", folder / "src" / "transformers"):
+    for package in (root / "tests", root / "src" / "transformers"):
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").touch()

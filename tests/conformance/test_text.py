@@ -2,7 +2,6 @@
 
 import unittest
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.testing_utils import torch_device
 
@@ -105,25 +104,6 @@ class GMLPTextTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin, Generat
                 # One test compares a batch on one device with its halves on two, where dropout would differ.
                 setattr(config, name, 0.0)
         return GMLPConfig, config.to_diff_dict()
-
-    def test_resize_position_vector_embeddings(self):
-        """The common test needs one `nn.Embedding` of positions; a gMLP keeps positions in its spatial weights."""
-        for model_class in self.all_model_classes:
-            config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
-            inputs = self._prepare_for_class(inputs, model_class)
-            model = model_class(config).to(torch_device).eval()
-            with torch.no_grad():
-                before = model(**inputs)[0]
-            n = self.model_tester.max_position_embeddings
-            for length in (n + 10, n - 5):
-                model.resize_position_embeddings(length)
-                self.assertEqual(model.config.max_position_embeddings, length)
-                for weight in model.get_position_embeddings():
-                    # A Toeplitz W keeps its reach, which is at most the length.
-                    self.assertEqual(weight.shape[-1], 2 * min(n, length) - 1 if config.toeplitz else length)
-                # Short sequences keep their outputs.
-                with torch.no_grad():
-                    torch.testing.assert_close(model(**inputs)[0], before)
 
 
 class GMLPModelTest(GMLPTextTest, FSDPTesterMixin, unittest.TestCase):

@@ -2,9 +2,7 @@
 
 import unittest
 
-import torch
 from torch import nn
-from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig, GMLPVisionModel
 
@@ -71,19 +69,6 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
             model = model_class(self.model_tester.get_config())
             self.assertIsInstance(model.get_input_embeddings(), nn.Module)
             self.assertIsNone(model.get_output_embeddings())
-
-    def test_resize_position_vector_embeddings(self):
-        """The common test needs one `nn.Embedding` of positions; here the image size can change."""
-        for model_class in self.all_model_classes:
-            model = model_class(self.model_tester.get_config()).to(torch_device).eval()
-            for size in (self.model_tester.image_size + 16, self.model_tester.image_size - 8):
-                model.resize_image_size(size)
-                tokens, side = model.config.max_position_embeddings, 2 * model.config.grid_size[0] - 1
-                shape = (4, side, side) if model.config.toeplitz else (tokens, tokens)
-                self.assertTrue(all(weight.shape == shape for weight in model.get_position_embeddings()))
-                with torch.no_grad():
-                    outputs = model(pixel_values=floats_tensor([2, 3, size, size]), output_hidden_states=True)
-                self.assertEqual(outputs.hidden_states[-1].shape, (2, tokens, self.model_tester.hidden_size))
 
 
 class AMLPVisionModelTest(GMLPVisionModelTest):
