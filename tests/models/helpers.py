@@ -86,17 +86,6 @@ def assert_losses_and_gradients(model, vanishing=()):
     assert_close({name: parameter.grad for name, parameter in model.named_parameters()}, expected, depth=2)
 
 
-def assert_same_with_checkpointing(model, inputs):
-    """Assert that gradient checkpointing changes no gradient and computes each block twice."""
-    model.train()
-    expected, calls = gradients(model, model(**inputs).loss), []
-    linear = next(module for module in model.base_model.layers[0].modules() if isinstance(module, torch.nn.Linear))
-    linear.register_forward_pre_hook(lambda module, args: calls.append(1))
-    model.gradient_checkpointing_enable()
-    assert_close(gradients(model, model(**inputs).loss), expected, depth=2)
-    assert len(calls) == 2
-
-
 @torch.no_grad()
 def assert_padding_is_hidden(model):
     """Assert that a row has the same outputs alone and in a batch, for padding on either side and any padding token."""

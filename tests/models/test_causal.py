@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, StaticCache, Trainer, TrainingArguments
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
+from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.models import modeling_gmlp
@@ -50,15 +51,11 @@ def test_a_new_token_costs_one_row_of_w(causal_model, random_ids):
     assert {after - before for before, after in pairwise(flops)} == {2 * 2 * per_token}
 
 
-def test_a_bidirectional_model_has_no_cache(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPModel, text_config())
-    assert "past_key_values" not in model(random_ids(1, 5), use_cache=True)
+def test_unusable_caches_are_refused(causal_model, text_config, random_ids):
+    model, ids, bidirectional = causal_model(), random_ids(1, 5), GMLPModel(text_config())
+    assert "past_key_values" not in bidirectional(ids, use_cache=True)
     with pytest.raises(ValueError, match="`past_key_values`"):
-        model(random_ids(1, 5), past_key_values=DynamicCache())
-
-
-def test_unusable_caches_are_refused(causal_model, random_ids):
-    model, ids = causal_model(), random_ids(1, 5)
+        bidirectional(ids, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="offloaded"):
         model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
     # These caches were filled by prefix tuning and by an aMLP.
@@ -138,12 +135,13 @@ def test_generate_counts_positions_as_forward_does(causal_model, random_ids, fie
 
 @pytest.mark.slow
 def test_a_static_cache_needs_one_compiled_graph(causal_model, random_ids, fresh_compiler):
-    model = causal_model(spatial_heads=4, attention_size=8).double()
-    ids, mask = padded([random_ids(3), random_ids(6)], "left")
+    """On a GPU, `generate` compiles a model that has a static cache."""
+    model = causal_model(spatial_heads=4, attention_size=8).double().to(torch_device)
+    ids, mask = (x.to(torch_device) for x in padded([random_ids(3), random_ids(6)], "left"))
     options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
     text = model.generate(ids, **options)
     assert torch.equal(model.generate(ids, cache_implementation="static", **options), text)
-    mask = torch.cat([mask, torch.ones(2, 12, dtype=torch.long)], dim=1)
+    mask = F.pad(mask, (0, 12), value=1)
     counter = CompileCounter()
     compiled, cache = torch.compile(model, fullgraph=True, backend=counter), StaticCache(model.config, 20)
     with torch.no_grad():
@@ -166,24 +164,16 @@ def test_a_text_ends_at_n(causal_model, random_ids, monkeypatch):
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=9, do_sample=False), text[:, 5:])
     with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
         model.generate(random_ids(1, 12), max_new_tokens=3)
-    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
-        model(random_ids(1, 1), past_key_values=model(random_ids(1, 12), use_cache=True).past_key_values)
+    # A static cache may be larger than n.
+    for cache in (DynamicCache(), StaticCache(model.config, 64)):
+        model(random_ids(1, 12), past_key_values=cache)
+        with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
+            model(random_ids(1, 1), past_key_values=cache)
     # An extended model generates the same tokens and then more.
     model.resize_position_embeddings(20)
     grown = model.generate(ids, max_new_tokens=15, do_sample=False)
     assert grown.shape == (2, 20) and torch.equal(grown[:, :12], text)
     assert torch.equal(grown, model.generate(ids, max_new_tokens=15, do_sample=False, use_cache=False))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_a_static_cache_may_be_larger_than_n(causal_model, random_ids, toeplitz):
-    model = causal_model(n=12, toeplitz=toeplitz).double()
-    ids, cache = random_ids(2, 12), StaticCache(config=model.config, max_cache_len=64)
-    parts = [model(ids[:, i : i + 6], past_key_values=cache).logits for i in (0, 6)]
-    torch.testing.assert_close(torch.cat(parts, 1), model(ids).logits)
-    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
-        model(ids[:, :1], past_key_values=cache)
 
 
 def test_overrides_of_the_library_exist_there():
@@ -210,10 +200,6 @@ def test_loss_is_the_cross_entropy_of_the_next_token(causal_model, random_ids):
     output = model(ids, labels=labels)
     expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
     torch.testing.assert_close(output.loss, expected)
-    # Trainer accumulates two halves into a mean over the labels of both.
-    count = (labels[:, 1:] != -100).sum()
-    halves = [model(ids[i], labels=labels[i], num_items_in_batch=count).loss for i in (slice(0, 1), slice(1, 3))]
-    torch.testing.assert_close(sum(halves), expected)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The models on a GPU, or on the CPU where there is none: precisions, compilation, attention, caches, mixed precision.
+"""The models on a GPU, or on the CPU where there is none: precisions, compilation, mixed precision.
 
 Results are compared with those of the same model and inputs on the CPU in double precision, without compilation.
 """
@@ -7,14 +7,13 @@ import copy
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parameters_to_vector
 from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM, GMLPForSequenceClassification
 
 from ..samples import CONVOLUTIONAL
-from .helpers import labeled_batch, padded
+from .helpers import labeled_batch
 
 ON_GPU = torch_device == "cuda"
 # Maximum distance of an output or gradient vector from double precision, relative to its norm.
@@ -123,42 +122,3 @@ def test_mixed_precision_trains_like_double_precision(build, name, dtype):
             optimizer.zero_grad()
         changes.append((parameters_to_vector(model.parameters()).detach() - start).cpu().double())
     assert_near(changes[1:], changes[:1], TOLERANCE[dtype])
-
-
-BACKENDS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
-
-
-@pytest.mark.parametrize("kernel", ["eager", "flex", *BACKENDS])
-@pytest.mark.parametrize("name", ["aMLP", "causal aMLP"])
-@every_dtype
-def test_every_attention_kernel_gives_the_same_results(build, name, kernel, dtype):
-    if not ON_GPU and kernel in ("flex", "efficient", "cudnn"):
-        pytest.skip("This attention is for GPUs.")
-    if ON_GPU and kernel in ("flash", "cudnn") and dtype == torch.float32:
-        pytest.skip("These kernels compute in half precision only.")
-    reference, inputs = build(name, attn_implementation="eager")
-    # Flash kernels do not accept a mask.
-    del inputs["attention_mask"]
-    expected = expected_of(reference, inputs)
-    model = build(name, attn_implementation={"eager": "eager", "flex": "flex_attention"}.get(kernel, "sdpa"))[0]
-    with sdpa_kernel(BACKENDS.get(kernel, list(BACKENDS.values()))):
-        assert_near(results_of(model.to(torch_device, dtype), move(inputs, dtype)), expected, TOLERANCE[dtype])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cache", ["dynamic", "static", None])
-@pytest.mark.usefixtures("fresh_compiler")
-def test_generated_texts_do_not_depend_on_the_cache(build, random_ids, cache):
-    """On a GPU, transformers compiles a model that has a static cache."""
-    model = build("causal aMLP", max_position_embeddings=24)[0].eval().double()
-    ids, mask = padded([random_ids(length) for length in (3, 7)], "left")
-    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
-    expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
-    options |= {"cache_implementation": cache} if cache == "static" else {"use_cache": cache is not None}
-    texts = model.to(torch_device).generate(ids.to(torch_device), attention_mask=mask.to(torch_device), **options)
-    assert torch.equal(texts.cpu(), expected)

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
-from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
+from transformers import DataCollatorWithFlattening
 
 from hf_gmlp import (
     GMLPForCausalLM,
@@ -118,14 +117,3 @@ def test_causal_loss_does_not_cross_documents(perturbed_model, text_config, docu
     # Accumulated gradients equal those of one batch, whatever count Trainer passes.
     loss = model(ids, position_ids=positions, labels=ids, num_items_in_batch=torch.tensor(38)).loss
     torch.testing.assert_close(loss, sum(sums) / 38)
-
-
-def test_a_plain_trainer_keeps_position_ids(perturbed_model, text_config, documents, tmp_path):
-    """Trainer keeps only the columns that are arguments of `forward`."""
-    model = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8))
-    row = {name: x[0].tolist() for name, x in flattened(documents).items()}
-    data = Dataset.from_list([row | {"labels": row["input_ids"], "source": 1}] * 2)
-    args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2, report_to=[])
-    trainer = Trainer(model=model, args=args, train_dataset=data)
-    (batch,) = trainer.get_train_dataloader()
-    assert set(batch) == {"input_ids", "labels", "position_ids"}

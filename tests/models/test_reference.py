@@ -250,7 +250,7 @@ def compare(seed):
         return
     # With a cache, tokens can be passed in several parts.
     width, attention_mask = ids.shape[1], arguments.get("attention_mask")
-    size = rng.randint(width, config.max_position_embeddings)
+    size = rng.randint(width, config.max_position_embeddings + 5)
     cache = rng.choice([DynamicCache(), StaticCache(config=config, max_cache_len=size)])
     ends = sorted({width, *(rng.randint(1, width) for _ in range(3))})
     for start, end in zip([0, *ends], ends):
