@@ -148,10 +148,6 @@ def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     command = [sys.executable, "-c", LOAD, text, tmp_path]
     output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     assert output.strip() == f"{type(tokenizer).__name__}|512|{tokenizer(text, 'pair')}"
-    # In this process, the package has registered the model type.
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.get_vocab() == tokenizer.get_vocab() and loaded(text, "pair") == tokenizer(text, "pair")
-    assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
 
 
 def test_training_is_deterministic_and_accepts_a_generator(capfd):

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_gmlp import GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
@@ -64,13 +63,6 @@ def test_unmasked_padding_is_always_the_same(squad_tokenizer, text_config, pertu
     alone = answerer("Where?", "The train went to Oslo.")
     together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])
     assert same(together[0], alone)
-
-
-def test_a_bert_answers_too(squad_tokenizer, perturbed_model):
-    config = BertConfig(vocab_size=len(squad_tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=16, max_position_embeddings=64)  # fmt: skip
-    answer = QuestionAnswerer(perturbed_model(BertForQuestionAnswering, config), squad_tokenizer)("Where?", CONTEXT)
-    assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
 def test_bad_contexts_and_models_are_refused(tmp_path, answerer, model, squad_tokenizer):
