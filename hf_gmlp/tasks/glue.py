@@ -501,14 +501,12 @@ def main():
 
     if train:
         data_args.lengthen(training_args, len(datasets["train"]))
-    callbacks, evaluation, baseline = data_args.callbacks(training_args, labels.problem_type), None, None
+    callbacks, evaluation = data_args.callbacks(training_args, labels.problem_type), None
     if training != NEW:
         # Such a training is short, and its last model the best one. Its loss rises earlier, until it is calibrated.
         training_args.do_eval = bool(validation)
         callbacks, training_args.eval_strategy, training_args.load_best_model_at_end = [], IntervalStrategy.NO, False
     trainer = make_trainer(training_args, datasets.get("train"), callbacks)
-    if has_baseline and "validation" in splits:
-        baseline = baseline_predictions(splits["train"], splits["validation"])
     if training == FROZEN:
         numbers = fold_numbers(splits["train"]["labels"][:], FOLDS)
         logits = train_frozen(trainer, numbers, balanced)
@@ -519,17 +517,19 @@ def main():
         if train and checkpoint is None and training_args.device.type == "cpu":
             log_estimate(trainer, datasets["train"])
         results = trainer.train_and_evaluate(checkpoint)
-    if "validation" in splits:
-        kept = trainer.compute_metrics
-        evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
-    held_out = len(splits.get("validation", ()))
+    held_out, folds = len(splits.get("validation", ())), 0
     if train and training != FROZEN and (all_train or held_out):
-        if folds := data_args.folds(trainer, results["train_runtime"], held_out):
-            parts = [split for split in ("train", "validation") if split in splits]
-            rows, tokenized = (concatenate_datasets([x[part] for part in parts]) for x in (splits, datasets))
-            numbers = fold_numbers(rows["labels"][:], folds)
-            logits = cross_validate(make_trainer, trainer, tokenized, numbers)
-            evaluation = cross_validated(logits, rows, numbers, has_baseline)
+        folds = data_args.folds(trainer, results["train_runtime"], held_out)
+    if folds:
+        parts = [split for split in ("train", "validation") if split in splits]
+        rows, tokenized = (concatenate_datasets([x[part] for part in parts]) for x in (splits, datasets))
+        numbers = fold_numbers(rows["labels"][:], folds)
+        logits = cross_validate(make_trainer, trainer, tokenized, numbers)
+        evaluation = cross_validated(logits, rows, numbers, has_baseline)
+    elif held_out:
+        kept = trainer.compute_metrics
+        baseline = baseline_predictions(splits["train"], splits["validation"]) if has_baseline else None
+        evaluation = Evaluation(kept.logits, kept.labels, visible_columns(splits["validation"]), baseline)
     if evaluation is not None:
         results |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
     for split in tests:
