@@ -159,8 +159,6 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--int8", action="store_true", help="also write a program with 8-bit weights")
-    text = "file of texts, or folder with one folder of images per class, to measure the accuracy on"
-    parser.add_argument("--eval_file", metavar="PATH", help=text)
     parser.set_defaults(function=export)
 
 

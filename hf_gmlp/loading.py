@@ -1,7 +1,6 @@
 """Loading of models, configs, tokenizers and image processors. If it fails, it raises an InputError of one line."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
 from logging import getLogger
 from pathlib import Path
 from pickle import UnpicklingError
@@ -140,13 +139,15 @@ def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def program(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        arrays = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
-        return dict(zip(names, map(torch.from_numpy, arrays)))
+    def forward(**inputs: torch.Tensor) -> ModelOutput:
+        # Inputs that are missing, such as segments, are zeros.
+        zeros = torch.zeros_like(next(iter(inputs.values())))
+        arrays = {tensor.name: inputs.get(tensor.name, zeros).cpu().numpy() for tensor in session.get_inputs()}
+        return ModelOutput(dict(zip(names, map(torch.from_numpy, session.run(names, arrays)))))
 
     # The weights of this model are not used.
     model = auto_class.from_config(open_config(checkpoint)).eval()
-    model.forward = as_forward(program, [tensor.name for tensor in session.get_inputs()])
+    model.forward = forward
     print(f"Running {file}")
     return model
 
@@ -154,16 +155,6 @@ def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
 def program_of(checkpoint: str) -> Path | None:
     """Return the ONNX program in the folder of a model, if there is one."""
     return next((file for file in (Path(checkpoint, name) for name in PROGRAMS) if file.is_file()), None)
-
-
-def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Callable[..., ModelOutput]:
-    """Return a forward method that runs an exported program, with zeros for inputs that are missing."""
-
-    def forward(**inputs: torch.Tensor) -> ModelOutput:
-        zeros = torch.zeros_like(next(iter(inputs.values())))
-        return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
-
-    return forward
 
 
 def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int):

@@ -28,9 +28,8 @@ from transformers.exporters.auto import get_exporter_class, get_runner_class
 from transformers.exporters.utils import get_leaf_tensors
 
 from ..errors import InputError
-from ..loading import as_forward, open_config, open_image_processor, open_model, open_tokenizer
+from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .predict import open_classifier
 
 # Format -> file of the program, and file of the program with 8-bit weights.
 FORMATS = {
@@ -44,7 +43,7 @@ TOLERANCE = 1e-4
 ONE_FILE = 480_000_000
 
 
-def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eval_file: str | None = None) -> list[str]:
+def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False) -> list[str]:
     """Export a checkpoint, and return lines about the result.
 
     Args:
@@ -52,7 +51,6 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         out: A new folder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
-        eval_file: A file or folder for `hf-gmlp predict`, on which to report the accuracy.
 
     Raises:
         InputError: If the model cannot be exported, or the program's outputs differ. In both cases, nothing is written.
@@ -62,7 +60,6 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         raise InputError(f"{out} exists already: remove it, or choose a new folder.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
-    scores = [] if eval_file is None else [f"model: {accuracy(model, checkpoint, eval_file)}"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -74,11 +71,6 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
             # A NaN is refused too.
             if name == to and not difference <= TOLERANCE:
                 raise InputError(f"{lines[-1]}. Nothing was written.")
-        if eval_file is not None:
-            for name, program in programs.items():
-                model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
-                scores.append(f"{name}: {accuracy(model, checkpoint, eval_file)}")
-            lines += scores
         for part in (processor, *([model.generation_config] if model.can_generate() else [])):
             part.save_pretrained(stage)
         # Programs need no code. With an `auto_map`, AutoTokenizer would ask whether to run code.
@@ -87,19 +79,6 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         stage.rename(out)
     return [*lines, f"The export is in {out}."]
-
-
-def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
-    """Return the accuracy on a file or folder, or raise an InputError if it has no labels for the model."""
-    words = None
-    if type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
-        classifier, scorer, rows = open_classifier(model, checkpoint, path)
-        for chunk in rows:
-            scorer.compare(chunk, classifier(chunk))
-        words = scorer.score()
-    if words is None:
-        raise InputError(f"--eval_file {path} needs a classifier, and labels of it in the column of its training.")
-    return words
 
 
 def open_for_export(checkpoint: str) -> PreTrainedModel:

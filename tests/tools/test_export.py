@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import re
 import sys
 
 import numpy as np
@@ -16,7 +15,7 @@ from hf_gmlp.processor import evaluation_processor
 from hf_gmlp_cli import main
 
 from ..numerics import assert_close
-from ..samples import COLORS, word_tokenizer, write_photos
+from ..samples import word_tokenizer
 
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")
@@ -102,17 +101,13 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
 
 
 @pytest.mark.heavy
-def test_images_in_onnx_and_openvino_in_eight_bits_with_their_accuracy(saved, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    model, folder = saved("ForImageClassification", id2label=dict(enumerate(COLORS)))
-    write_photos(tmp_path / "images", 1, seed=0)
+def test_images_in_onnx_and_openvino_in_eight_bits(saved, tmp_path):
+    model, folder = saved("ForImageClassification")
     pixels = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
         expected = model(pixels).logits
     for to, names in exporting.FORMATS.items():
-        main(["export", str(folder), str(tmp_path / to), "--to", to, "--int8", "--eval_file", str(tmp_path / "images")])
-        scores = rf"^model: (Accuracy .*)\n{to}: \1\n{to} in 8 bits: Accuracy [01]\."
-        assert re.search(scores, capfd.readouterr().out, re.MULTILINE)
+        main(["export", str(folder), str(tmp_path / to), "--to", to, "--int8"])
         for name, tolerance in zip(names, (1e-4, 0.25)):
             path = tmp_path / to / name
             if to == "onnx":
