@@ -22,7 +22,7 @@ def runs(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         made.append((folder.name, name, setting, seed, steps))
         # The best setting is half of the start's learning rate.
-        return tmp_path / name / str(seed), LOSSES[name] + (setting != (5e-4, 25.0))
+        return tmp_path / name / str(seed), LOSSES[name] + (setting != (1e-3, 25.0))
 
     def train(folder, task, recipe, flags):
         name, seed = flags["model_name_or_path"].parts[-2:]
@@ -47,13 +47,13 @@ def test_recorded_trainings_are_not_repeated(runs, capsys):
     with pytest.raises(KeyboardInterrupt):
         runs(limit=5)
     made, results = runs()
-    # The search tries 1e-3 and its neighbors, then those of 5e-4.
+    # The search tries 2e-3 and its neighbors, then those of 1e-3.
     searched = [run for run in made if run[0] == "search"]
     assert len(searched) == 4 * 8 - 5
     reported = [run[1:] for run in made if run[0] == "reported"]
-    assert {run[1:] for run in reported} == {((5e-4, 25.0), seed, without_attention.STEPS) for seed in (1, 2, 3)}
+    assert {run[1:] for run in reported} == {((1e-3, 25.0), seed, without_attention.STEPS) for seed in (1, 2, 3)}
     assert [run[0] for run in reported] == ["bert-relpos", "bert-noattn", "gmlp"] * 3 + ["amlp"] * 3
-    assert results["runs"].keys() >= {"reported gmlp 0.0005 x25 seed 3"} and len(results["runs"]) == 32 + 12
+    assert results["runs"].keys() >= {"reported gmlp 0.001 x25 seed 3"} and len(results["runs"]) == 32 + 12
     assert all({"date", "machine", "torch"} <= run.keys() for run in results["runs"].values())
     capsys.readouterr()
     assert runs()[0] == []
