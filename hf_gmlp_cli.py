@@ -57,7 +57,6 @@ def make_parser() -> ArgumentParser:
     presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
     presets.add_argument("name", nargs="?", help="a preset to show in full")
     presets.set_defaults(function=tool("presets", "show_presets"))
-    tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a dataset"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
     convert_arguments(commands.add_parser("convert", help="convert weights of other projects"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
@@ -111,28 +110,6 @@ def predict_arguments(parser: ArgumentParser):
     negative = "allow an empty answer, for a model of questions without an answer (SQuAD v2.0)"
     parser.add_argument("--version_2_with_negative", action="store_true", help=negative)
     parser.set_defaults(function=tool("tools.predict", "predict"))
-
-
-def tokenizer_arguments(parser: ArgumentParser):
-    source = parser.add_argument_group("text to train on (either files or a dataset)")
-    source.add_argument("files", nargs="*", help="txt, json, jsonl, csv, tsv or parquet, also compressed")
-    source.add_argument("--dataset_name", help="a dataset on the Hub, such as allenai/c4")
-    source.add_argument("--dataset_config_name", help="its configuration, such as en")
-    source.add_argument("--split", default="train", help="its split (default: train)")
-    source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
-    source.add_argument("--text_column_name", default="text", help="column of the text (default: text)")
-    source.add_argument("--max_samples", type=int, help="stop after this many texts (default: read all)")
-
-    options = parser.add_argument_group("tokenizer")
-    options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
-    options.add_argument("--vocab_size", type=int, default=32000, help="maximum number of tokens (default: 32000)")
-    text = "fraction of the characters that get their own token (default: 0.9995)"
-    options.add_argument("--character_coverage", type=float, default=0.9995, help=text)
-    options.add_argument("--max_length", type=int, default=512, help="truncate to this many tokens (default: 512)")
-    text = "train on a random sample of this many lines; 0: on all lines (default: 10000000)"
-    options.add_argument("--input_sentence_size", type=int, default=10_000_000, help=text)
-    parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
-    parser.set_defaults(function=tool("tools.train_tokenizer", "train"))
 
 
 def serve_arguments(parser: ArgumentParser):

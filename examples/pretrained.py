@@ -32,9 +32,9 @@ from tokenizers import Regex, normalizers
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import hf_gmlp
+from hf_gmlp.data.files import stream_rows
 from hf_gmlp.loading import open_tokenizer
 from hf_gmlp.tokenizer import train_tokenizer
-from hf_gmlp.tools.train_tokenizer import read_texts
 from hf_gmlp.training.run_folder import write_text
 from paper.baselines import tfidf_classifier
 
@@ -98,6 +98,10 @@ def main():
     print("Accuracy of the students:", *(result["eval_accuracy"] for result in results))
     halve(output / "long", output / "amlp-mini")
     halve(output / "students" / "seed-1", output / "amlp-mini-sst2")
+
+
+def read_texts(files: Iterable[str]) -> Iterable[str]:
+    return (row["text"] for file in files for row in stream_rows(file) if row["text"])
 
 
 def fingerprint(text: str) -> str:

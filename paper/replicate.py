@@ -15,14 +15,16 @@ from pathlib import Path
 from transformers import TrainerState
 
 from benchmarks.machine import circumstances
+from hf_gmlp.data.files import stream_rows
 from hf_gmlp.errors import InputError
+from hf_gmlp.tokenizer import train_tokenizer
 
 from . import protocol, report
 from .baselines import token_losses
 from .corpus import prepare_text, write_pairs
 from .protocol import MODELS, SEEDS, SELECTION_SEEDS, SIZES, TASK_MODELS, Setting, Size, join_overrides
 from .runs import read_json
-from .trainings import call, map_jobs, search, train
+from .trainings import map_jobs, search, train
 
 
 def replicate(size: str, train_file: list[str], validation_file: list[str], output_dir: Path | None, jobs: int):
@@ -51,9 +53,9 @@ def make_tokenizer(size: Size, text: Path, output: Path) -> Path:
     """Train a tokenizer on the training text, unless the folder has one, and return its path."""
     tokenizer = output / "tokenizer"
     if not (tokenizer / "tokenizer.json").is_file():
-        command = ["-m", "hf_gmlp_cli", "train-tokenizer", str(text), "--vocab_size", str(size.vocab_size)]
-        command += ["--max_length", str(size.length), "--lowercase", "--output_dir", str(tokenizer)]
-        call(command, output / "tokenizer.log")
+        texts = (row["text"] for row in stream_rows(str(text)))
+        options = {"vocab_size": size.vocab_size, "max_length": size.length}
+        train_tokenizer(texts, lowercase=True, **options).save_pretrained(tokenizer)
     return tokenizer
 
 

@@ -99,13 +99,11 @@ def read_files(
     *,
     streaming: bool = False,
     access: Access = Access(),
-    lines: bool = False,
     text_columns: Sequence[str] | None = (),
 ) -> Dataset | IterableDataset:
     """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
 
     Args:
-        lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
         text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
             all columns.
     """
@@ -119,7 +117,7 @@ def read_files(
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
-            arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines, "times": times}
+            arguments = {"paths": [os.path.abspath(path) for path in paths], "times": times}
             # 64-bit offsets allow more than 2 GB of text.
             options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
             if not streaming:
@@ -139,12 +137,12 @@ def read_files(
         return data
 
 
-def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
-    """Yield every line, or the documents between blank lines. Blank lines may hold white space, as in WikiText."""
+def _documents(paths: list[str], times: list[int]) -> Iterator[dict[str, str]]:
+    """Yield the documents between blank lines. Blank lines may hold white space, as in WikiText."""
     for path in paths:
         with open_text(path) as file:
             for blank, group in itertools.groupby(file, str.isspace):
-                while not blank and (part := list(itertools.islice(group, 1 if lines else MOST_LINES))):
+                while not blank and (part := list(itertools.islice(group, MOST_LINES))):
                     yield {"text": "".join(part).rstrip("\n")}
 
 

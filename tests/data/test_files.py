@@ -69,8 +69,6 @@ def test_blank_lines_separate_documents(tmp_path, options):
     paths = [tmp_path / "a.txt", tmp_path / "b.txt.bz2"]
     texts = [row["text"] for row in read_files(paths, **options)]
     assert texts == ["one\ntwo  ", "  three\u2028still three", "four", "five"]
-    texts = [row["text"] for row in read_files(paths, lines=True, **options)]
-    assert texts == ["one", "two  ", "  three\u2028still three", "four", "five"]
 
 
 def test_a_format_of_datasets_is_one_line(tmp_path, options, monkeypatch):
