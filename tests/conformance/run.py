@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent
 
 def main(arguments: list[str]) -> int:
     """Fetch the tests, run the suite with `arguments` for pytest, and return pytest's exit code."""
-    from .fetch import CACHE_FOLDER, fetch_common_tests
+    from .fetch import fetch_common_tests
 
     try:
         fetch_common_tests()
@@ -35,9 +35,6 @@ def main(arguments: list[str]) -> int:
     )
     import pytest
 
-    from .fixtures import PICTURE, write_picture
-
-    write_picture(CACHE_FOLDER / PICTURE)
     options = ["-c", str(FOLDER / "pytest.ini"), "--rootdir", str(FOLDER.parents[1]), "-p", "no:cacheprovider", "-rs"]
     if importlib.util.find_spec("xdist") and not any(argument.startswith("-n") for argument in arguments):
         options += ["-n", str(min(os.cpu_count() or 1, 8))]

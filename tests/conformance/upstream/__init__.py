@@ -7,7 +7,6 @@ also happens in spawned processes.
 """
 
 import os
-import sys
 
 from ..fetch import TESTS_FOLDER
 
@@ -21,11 +20,6 @@ __path__.append(str(TESTS_FOLDER))
 import transformers  # noqa: E402
 
 import hf_gmlp  # noqa: E402, F401  # registers its models
-
-# The image processing tests import this one by its bare name.
-from . import fetch_hub_objects_for_ci  # noqa: E402
-
-sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 
 from . import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin  # noqa: E402
 
