@@ -1,4 +1,4 @@
-"""The presets by name; tests/paper/test_counts.py has their counts."""
+"""The presets by name; tests/paper/test_tables.py has their counts."""
 
 import pytest
 

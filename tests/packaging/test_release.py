@@ -4,7 +4,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from hf_gmlp import __version__
@@ -22,11 +21,3 @@ def test_the_version_is_the_same_everywhere():
     assert released or os.environ.get("GITHUB_REF_TYPE") != "tag"
     # Every version has a link.
     assert re.findall(r"^\[(\d\S*)\]: https://", changes, flags=re.MULTILINE) == [name for name, _ in versions]
-
-
-@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the source archive has no continuous integration")
-def test_the_workflow_runs_every_step_of_continuous_integration():
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-    steps = workflow["jobs"]["ci"]["strategy"]["matrix"]["steps"]
-    (default,) = re.findall(r"set -- (.*)", (ROOT / ".ci/run").read_text(encoding="utf-8"))
-    assert sorted(" ".join(steps).split()) == sorted(default.split())

@@ -1,6 +1,5 @@
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,13 +56,6 @@ def test_named_recipes_and_tests_exist():
 def test_tables_are_those_of_the_results(name):
     text = (ROOT / "paper" / name).read_text(encoding="utf-8")
     assert fill_tables(text, RESULTS) == text
-
-
-def test_the_totals_are_those_of_the_rows():
-    counts = Counter(status for claim, _, status in ROWS if claim != "claim")
-    printed = dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", TEXT.partition("<!-- end -->")[0], re.MULTILINE))
-    assert int(printed.pop("in all")) == sum(counts.values()) > 70
-    assert {status: int(count) for status, count in printed.items() if count != "0"} == counts
 
 
 # Claims whose status is not the verdict of the replication: one was defined again after its runs, and later runs with

@@ -1,12 +1,8 @@
-import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
-from PIL import Image
 
 from hf_gmlp import GMLPForMaskedLM, GMLPModel, GMLPVisionModel
-from paper.__main__ import main
-from paper.filters import head_names, middle_filters, patch_filters, plot_filters, spatial_matrices
+from paper.filters import head_names, middle_filters, patch_filters, spatial_matrices
 
 from ..samples import CONVOLUTIONAL
 
@@ -53,30 +49,3 @@ def test_every_head_has_a_filter(vision_config, text_config, perturbed_model):
     weight = image.layers[0].spatial_gating_unit.proj.weight[2]
     assert torch.equal(patch_filters(image, [(1, 2)])[2, 0], weight[2:6, 1:5])
     assert head_names(text)[2] == "block 2, head 1"
-
-
-def test_the_last_block_is_left_out_if_only_the_row_of_cls_is_trained(vision_config, perturbed_model, monkeypatch):
-    figures = []
-    monkeypatch.setattr("paper.filters.save_picture", lambda figure, path: figures.append(figure))
-    model = perturbed_model(GMLPVisionModel, vision_config(num_hidden_layers=3, pooling="cls", spatial_heads=2))
-    plot_filters(model, "f.png")
-    labels = [axis.get_ylabel().partition("\n")[0] for axis in figures[0].axes if axis.get_ylabel()]
-    assert labels == ["block 1", "block 1", "block 2", "block 2"]
-    assert "the row of [CLS]" in figures[0].get_suptitle()
-    plt.close(figures[0])
-
-
-def test_the_color_scale_excludes_the_cls_token(tmp_path, vision_config, perturbed_model, capsys):
-    model = perturbed_model(GMLPVisionModel, vision_config(image_size=(8, 24), num_hidden_layers=14))
-    with torch.no_grad():
-        for projection in model.spatial_projections():
-            # If the color scale included [CLS], the other weights would be invisible.
-            projection.weight[:, 0] = 1e4
-            projection.weight[0] = 1e4
-    model.save_pretrained(tmp_path / "model")
-    main(["plot", "filters", str(tmp_path / "model"), "--output", str(tmp_path / "f.png"), "--max_layers", "3"])
-    assert "f.png" in capsys.readouterr().out
-    with Image.open(tmp_path / "f.png") as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    # Both ends of the color scale appear, since the largest weight of every block has the color of one end.
-    assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
