@@ -21,7 +21,6 @@ from hf_gmlp import (
     GMLPForTokenClassification,
 )
 
-from .conftest import TEXT_SIZES
 from .numerics import assert_close
 
 pytestmark = pytest.mark.slow
@@ -175,15 +174,6 @@ def test_a_tuned_prompt_goes_before_generated_text(masked_lm, random_ids):
         for _ in range(4):
             text = torch.cat([text, tuned(input_ids=text).logits[:, -1:].argmax(-1)], dim=1)
     torch.testing.assert_close(generated, text)
-
-
-@pytest.mark.parametrize("task", ["SEQ_CLS", "CAUSAL_LM"])
-def test_prefix_tuning_is_refused(text_config, batch, task):
-    # These keys have the width of v, so a mistake would not cause a shape error.
-    model = HEADS[task](text_config(intermediate_size=2 * TEXT_SIZES["hidden_size"]))
-    tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, **PROMPT))
-    with pytest.raises(ValueError, match="prefix tuning"):
-        tuned(**batch)
 
 
 def test_qlora_trains_adapters_of_quantized_projections(masked_lm, batch, tmp_path):

@@ -25,11 +25,6 @@ def embed(encoder, text):
     return model(**tokenizer(text, truncation=True, return_tensors="pt")).pooler_output[0]
 
 
-def test_similar_texts_have_similar_embeddings(encoder):
-    first, second, other = (embed(encoder, text) for text in TEXTS)
-    assert F.cosine_similarity(first, second, dim=0) > 0.2 + F.cosine_similarity(first, other, dim=0)
-
-
 def test_a_text_is_read_alike_alone_and_in_a_longer_one(encoder):
     model, tokenizer = encoder
     assert all((projection.bias == 1).all() for projection in model.spatial_projections())

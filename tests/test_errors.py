@@ -1,7 +1,5 @@
 import errno
 import importlib
-import os
-import signal
 import subprocess
 import sys
 
@@ -10,8 +8,6 @@ import torch
 from safetensors import SafetensorError
 
 from hf_gmlp import errors
-
-from .samples import start_with_ctrl_c
 
 
 def fail(error):
@@ -65,33 +61,6 @@ def test_an_interrupt_may_be_the_context_of_another_error(capsys):
     with pytest.raises(SystemExit) as caught:
         errors.run_command(main)
     assert caught.value.code == 130 and capsys.readouterr().err.startswith("Error: Interrupted.")
-
-
-@pytest.mark.heavy
-def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
-    code = """if True:
-        import multiprocessing, time
-        from hf_gmlp import errors
-
-        def main():
-            context = multiprocessing.get_context("fork")
-            # Python reports an interrupt while a worker starts.
-            started = context.Barrier(3)
-            with context.Pool(2, started.wait) as pool:
-                result = pool.map_async(time.sleep, [600, 600])
-                started.wait()
-                print("started", flush=True)
-                result.get()
-
-        errors.run_command(main)
-    """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = start_with_ctrl_c([sys.executable, "-c", code], start_new_session=True, **pipes)
-    assert process.stdout.readline() == "started\n"
-    os.killpg(process.pid, signal.SIGINT)
-    _, messages = process.communicate(timeout=120)
-    assert messages.startswith("Error: Interrupted.") and messages.count("\n") == 1
-    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(("module", "package"), [("datasets", "hf-gmlp[train]"), ("PIL", "hf-gmlp[vision]")])

@@ -59,11 +59,6 @@ def test_accelerate_accepts_its_config_files(path):
     assert config.num_processes == (1 if kind == "one_gpu" else 8 * config.num_machines)
 
 
-def test_flags_for_gpus_follow_any_recipe(tmp_path):
-    *_, training = parse(PAPER / "table6" / "gmlp-base.yaml", RECIPES / "gpu.yaml", folder=tmp_path)
-    assert training.torch_compile and training.dataloader_num_workers == 4
-
-
 @pytest.mark.parametrize("path", ALL, ids=path_id)
 def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
     smoke = script_of(path)[1]

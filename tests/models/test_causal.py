@@ -58,8 +58,8 @@ def test_unusable_caches_are_refused(causal_model, text_config, random_ids):
         bidirectional(ids, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="offloaded"):
         model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
-    # These caches were filled by prefix tuning and by an aMLP.
-    prefix = DynamicCache([(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))] * 2)
+    # These caches were filled by an aMLP and by prefix tuning, with keys of the width of v.
+    prefix = DynamicCache([(torch.randn(1, 1, 3, 16), torch.randn(1, 1, 3, 16))] * 2)
     for cache in (prefix, causal_model(attention_size=8)(ids, use_cache=True).past_key_values):
         with pytest.raises(ValueError, match="holds v"):
             model(ids, past_key_values=cache)

@@ -15,7 +15,6 @@ from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel, extend_context
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.modeling_gmlp import Positions, SpatialProjection
 
-from ..numerics import assert_close
 from .helpers import make_projection
 
 
@@ -60,17 +59,6 @@ def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, l
     gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (actual, expected.flatten(2))]
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
     assert torch.equal(projection.matrix(length, is_causal=is_causal), matrices)
-
-
-def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
-    """The convolutional spatial gating unit: a depthwise convolution over the tokens of the gate's normalized half."""
-    projection = make_projection(200, 8, toeplitz=True, reach=4)
-    # A convolution has one bias per channel, so b is the same for all tokens.
-    projection.bias.data[:] = projection.bias.data[:, :1]
-    convolution = torch.nn.Conv1d(8, 8, 7, padding=3, groups=8)
-    convolution.weight.data, convolution.bias.data = projection.weight.data[:, None], projection.bias.data[:, 0]
-    v = torch.randn(3, 150, 8)
-    assert_close(projection(v), convolution(v.transpose(1, 2)).transpose(1, 2))
 
 
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
