@@ -1,10 +1,7 @@
 """Small datasets for several tests, and functions that run a script on them."""
 
-import functools
 import json
 import random
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -122,12 +119,6 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | options)
-
-
-def start_with_ctrl_c(command, **options):
-    """Start a process that SIGINT interrupts even if the tests run as a background job, which ignores SIGINT."""
-    restore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, text=True, preexec_fn=restore, **options)
 
 
 def write_photos(folder, count, seed):

@@ -34,9 +34,12 @@ def count_work():
     return (compiled[0] if compiled else 0), on_cpu - {"aten::_local_scalar_dense"}
 
 
-def compare_with_cpu(model, inputs):
+@pytest.mark.parametrize("fields", [{}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "convolutional"])
+def test_image_models_are_one_graph(fields):
     """Run two forward and backward passes on both devices: outputs and gradients agree, and XLA compiles one graph."""
-    model.train()
+    torch.manual_seed(1)
+    model = GMLPForImageClassification(GMLPVisionConfig(**SIZES | fields, num_labels=3)).train()
+    inputs = {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])}
     read_no_values(model)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.2)
@@ -58,13 +61,6 @@ def compare_with_cpu(model, inputs):
         results[device] = {"loss": output.loss.detach().cpu(), "gradients": gradients}
     assert_close(results["xla"], results["cpu"], depth=4)
     assert after == (before[0] + 1, set())
-
-
-@pytest.mark.parametrize("fields", [{}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "convolutional"])
-def test_image_models_are_one_graph(fields):
-    torch.manual_seed(1)
-    model = GMLPForImageClassification(GMLPVisionConfig(**SIZES | fields, num_labels=3))
-    compare_with_cpu(model, {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])})
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,3 @@
-import gzip
 import json
 import math
 
@@ -50,14 +49,6 @@ def test_a_data_set_is_loaded_by_name(tmp_path):
     assert loaded["train"]["id"][:] == [row["id"] for row in rows[:5]]
     with pytest.raises(InputError, match="no validation questions .*--validation_file"):
         load_questions(QAArguments(dataset_name=name), ["validation"], access)
-
-
-def test_compressed_files_byte_order_marks_and_line_ends_are_read(tmp_path):
-    answers = {"text": ["two"], "answer_start": [4]}
-    row = {"id": "a", "question": "Q?", "context": "One\u2028two\x85 three", "answers": answers}
-    lines = "\ufeff" + "\r\n".join(json.dumps(row | {"id": key}, ensure_ascii=False) for key in "ab")
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    assert load(tmp_path / "x.jsonl.gz").to_list() == [row, row | {"id": "b"}]
 
 
 ROW = flat(squad(1))[0]
