@@ -10,7 +10,6 @@ names of transformers' own run_glue.py.
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import Literal
 
 import numpy as np
 import pandas
-import psutil
-import torch
 from datasets import Dataset, concatenate_datasets
 from pyarrow.compute import list_value_length
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -64,7 +61,7 @@ from ..metrics.calibration import CROSS_VALIDATED, MIN_SCORE_ROWS
 from ..tokenizer import padding_for
 from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
-from ..training.run_folder import start_run, total_batch_size, write_text
+from ..training.run_folder import start_run, write_text
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,
@@ -351,29 +348,6 @@ def sequence_lengths(rows: Dataset) -> np.ndarray:
     return list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy()
 
 
-def log_estimate(trainer: GMLPTrainer, rows: Dataset):
-    """Log the minutes and memory that training will take on this CPU, by running one batch of the longest texts."""
-    args, model = trainer.args, trainer.model
-    lengths = sequence_lengths(rows)
-    longest = np.argsort(-lengths)[: args.per_device_train_batch_size]
-    batch = trainer.data_collator([rows[int(row)] for row in longest])
-    # The run must not depend on the random numbers of dropout here.
-    with torch.random.fork_rng(devices=[]):
-        start = time.perf_counter()
-        logits = model.train()(**batch).logits
-        # The activations of the batch, and the gradient and Adam's two numbers for each parameter.
-        num_bytes = psutil.Process().memory_info().rss + 12 * model.num_parameters()
-        logits.float().sum().backward()
-        seconds = time.perf_counter() - start
-    model.zero_grad()
-    steps = (
-        args.max_steps if args.max_steps > 0 else math.ceil(len(rows) / total_batch_size(args)) * args.num_train_epochs
-    )
-    # Nearly all of the cost is linear in the number of tokens.
-    minutes = seconds * lengths.mean() / lengths[longest].mean() * steps * args.gradient_accumulation_steps / 60
-    logger.info("Estimate for training: up to %.1f minutes, %.1f GB", minutes, num_bytes / 1e9)
-
-
 def fit_to_embeddings(trainer: GMLPTrainer, rows: Dataset, numbers: np.ndarray, balanced: bool) -> Classifier:
     """Fit the classifier of a model to its embeddings of tokenized rows.
 
@@ -514,8 +488,6 @@ def main():
         if "validation" not in splits:
             evaluation = cross_validated(logits, splits["train"], numbers, has_baseline)
     else:
-        if train and checkpoint is None and training_args.device.type == "cpu":
-            log_estimate(trainer, datasets["train"])
         results = trainer.train_and_evaluate(checkpoint)
     held_out, folds = len(splits.get("validation", ())), 0
     if train and training != FROZEN and (all_train or held_out):

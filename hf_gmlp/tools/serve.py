@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
+from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
@@ -75,15 +75,6 @@ def examples_of(checkpoint: str) -> list[list[str]] | None:
     return [[row.get("text") or str(Path(checkpoint, row["src"]))] for row in widget] if widget else None
 
 
-def count_tokens(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> int:
-    """Return the number of tokens of a text, or raise an error, which the page shows, if they are more than `most`."""
-    count = len(tokenizer(text)["input_ids"])
-    if count > most:
-        message = f"The text has {count} tokens, and the model accepts {most}: shorten it."
-        raise gr.Error(message, print_exception=False)
-    return count
-
-
 def need_input(value: str | None):
     """Raise an error, which the page shows, if an input is empty."""
     if not (value or "").strip():
@@ -98,8 +89,6 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
     mask = str(pipe.tokenizer.mask_token)
 
     def fill(text: str) -> list[list]:
-        need_input(text)
-        count_tokens(text, pipe.tokenizer, text_length(model.config, pipe.tokenizer))
         answers = pipe(text)
         masks = answers if isinstance(answers[0], list) else [answers]
         return [[i, row["token_str"], round(row["score"], 4)] for i, rows in enumerate(masks, 1) for row in rows]
@@ -128,8 +117,6 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
     answerer = QuestionAnswerer(model, open_tokenizer(checkpoint))
 
     def answer(question: str, context: str) -> list[list]:
-        need_input(question)
-        need_input(context)
         answers: Any = answerer(question, context, top_k=5)
         return [list(row.values()) for row in answers]
 
@@ -159,11 +146,8 @@ def continue_text(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
     def write(text: str, new_tokens: int, temperature: float) -> str:
-        need_input(text)
-        n = model.config.max_position_embeddings
-        room = n - count_tokens(text, pipe.tokenizer, n - 1)
-        options = {"max_new_tokens": min(new_tokens, room), "do_sample": temperature > 0}
-        return pipe(text, **options, temperature=temperature or 1.0)[0]["generated_text"]
+        options = {"max_new_tokens": new_tokens, "do_sample": temperature > 0, "temperature": temperature or 1.0}
+        return pipe(text, **options)[0]["generated_text"]
 
     sliders = [gr.Slider(1, 500, value=50, step=1, label="New tokens"), gr.Slider(0, 2, value=0.8, label="Temperature")]
     inputs = [gr.Textbox(label="Beginning"), *sliders]
