@@ -100,7 +100,7 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("model", help=f"{MODEL}, or folder of an ONNX export, whose program is then used")
     files = "csv, tsv, json, jsonl, parquet or txt (one text per line), also compressed, or a folder of pictures"
     parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
-    parser.add_argument("--output", required=True, metavar="FILE", help="csv, jsonl or parquet file to write")
+    parser.add_argument("--output", required=True, metavar="FILE", help="csv or jsonl file to write")
     parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help="text column, or the two of a pair")
     parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
     parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers per row (default: 3)")

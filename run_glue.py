@@ -3,10 +3,5 @@
 
 from hf_gmlp import errors, tasks
 
-
-def main():
-    errors.run_command(lambda: tasks.run_task("glue"))
-
-
 if __name__ == "__main__":
-    main()
+    errors.run_command(lambda: tasks.run_task("glue"))

@@ -17,7 +17,6 @@ from typing import Any, TextIO, cast
 import fsspec
 import pandas
 import pyarrow
-import pyarrow.parquet
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
@@ -183,11 +182,6 @@ def stream_rows(path: str) -> Iterator[dict]:
                 yield from ({"text": line.rstrip("\n")} for line in file) if kind == "txt" else json_rows(file)
         else:
             yield from cast(IterableDataset, read_files([path], streaming=True)).decode(False)
-
-
-def row_schema(path: str) -> pyarrow.Schema | None:
-    """Return the types of the columns of a parquet file; None for other files."""
-    return pyarrow.parquet.read_schema(path) if Path(path).suffix == ".parquet" else None
 
 
 def json_rows(file: TextIO) -> Iterator[dict]:

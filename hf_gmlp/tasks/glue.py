@@ -120,7 +120,8 @@ class Task:
 
 _PAIR = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
-TASKS = {
+# By --task_name, which may be None.
+TASKS: dict[str | None, Task] = {
     "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",)),
     "mnli": Task(
         ("premise", "hypothesis"),
@@ -174,16 +175,12 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        task = self.task()
+        task = TASKS.get(self.task_name)
         if task is not None and self.do_regression not in (None, task.labels is None):
             raise ValueError(f"--do_regression does not fit --task_name {self.task_name}: leave it out.")
         check_text_columns(self.text_column_names or [])
         if task is not None and self.dataset_name is None and not self.files():
             self.dataset_name, self.dataset_config_name = "nyu-mll/glue", self.task_name
-
-    def task(self) -> Task | None:
-        """Return the GLUE task of --task_name, if any."""
-        return None if self.task_name is None else TASKS[self.task_name]
 
     def cross_validates(self, rows: Dataset) -> bool:
         """Return whether to hold out none of the rows, which would be few, since a cross-validation takes minutes."""
@@ -232,7 +229,7 @@ def load_sentences(
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
     """
-    task, train = arguments.task(), "train" in kinds
+    task, train = TASKS.get(arguments.task_name), "train" in kinds
     read = kinds if train or not arguments.train_file else ["train", *kinds]
     split_names = {kind: task.splits(kind) if task else [kind] for kind in read}
     splits = _read(arguments, split_names, access)
@@ -401,7 +398,7 @@ def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
 def main():
     model_args, data_args, training_args = parse_arguments((ModelArguments, GlueArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
-    task, config, train = data_args.task(), build_config(model_args), training_args.do_train
+    task, config, train = TASKS.get(data_args.task_name), build_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
     length = sequence_length(config, data_args.max_seq_length, default=512 if task is None else 128)
     workers = data_args.preprocessing_num_workers

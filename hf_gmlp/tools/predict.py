@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 from tqdm import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
-from ..data.files import row_schema, stream_rows
+from ..data.files import stream_rows
 from ..data.images import find_images
 from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
@@ -37,7 +35,7 @@ from .question_answering import QuestionAnswerer
 
 # Rows that are read, sorted by length, predicted and written together.
 CHUNK = 2048
-FORMATS = (".csv", ".jsonl", ".parquet")
+FORMATS = (".csv", ".jsonl")
 as_json = partial(json.dumps, ensure_ascii=False, default=str)
 
 # A row as it was read, and its results, best first: each a class or an answer with its probability, or only a number.
@@ -56,9 +54,9 @@ def predict(
     max_seq_length: int | None = None,
     version_2_with_negative: bool = False,
 ):
-    """Write the rows of a file, or of a folder of pictures, to a csv, jsonl or parquet file, with the `top_k` best
-    classes or answers of each row and their probabilities. If there are labels, print the score. Texts are classified
-    by their first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training. With
+    """Write the rows of a file, or of a folder of pictures, to a csv or jsonl file, with the `top_k` best classes or
+    answers of each row and their probabilities. If there are labels, print the score. Texts are classified by their
+    first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training. With
     `version_2_with_negative`, the answer to a question may be "", no answer.
 
     Rows are read, predicted and written in chunks, so that memory does not grow with the file. An interrupted command
@@ -84,7 +82,7 @@ def predict(
     else:
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
     ranks, has_probabilities = min(top_k, predictor.most_results), scorer is None or scorer.problem_type != REGRESSION
-    with Writer(target, ranks, has_probabilities, row_schema(data)) as writer, tqdm(unit=" rows") as bar:
+    with Writer(target, ranks, has_probabilities) as writer, tqdm(unit=" rows") as bar:
         for chunk in rows:
             predicted = predictor(chunk)
             writer.write(chunk, predicted)
@@ -106,18 +104,17 @@ def predict(
 
 
 class Writer:
-    """Writes rows with their results to a csv, jsonl or parquet file.
+    """Writes rows with their results to a csv or jsonl file.
 
     Until the end of the `with` block, and after an error or Ctrl-C, the name of the file is OUTPUT.partial.
 
     Args:
         ranks: Number of results of a row.
         has_probabilities: Whether each result has a probability.
-        schema: The types of the columns of the rows, for parquet; by default those of the first rows.
     """
 
-    def __init__(self, path: Path, ranks: int, has_probabilities: bool, schema: pyarrow.Schema | None = None):
-        self.path, self.partial, self.schema = path, path.with_name(f"{path.name}.partial"), schema
+    def __init__(self, path: Path, ranks: int, has_probabilities: bool):
+        self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         kinds = ("prediction", "probability") if has_probabilities else ("prediction",)
         self.results = [f"{kind}_{rank}".removesuffix("_1") for rank in range(1, ranks + 1) for kind in kinds]
         self.rows, self.predictions, self.columns = 0, 0, list[str]()
@@ -131,14 +128,6 @@ class Writer:
         if taken := [name for name in self.results if name in rows[0]]:
             raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
         self.columns = [*rows[0], *self.results]
-        if self.path.suffix == ".parquet":
-            schema = pyarrow.Table.from_pylist(rows).schema if self.schema is None else self.schema
-            # A column without values in the first rows may have some later.
-            fields = [field.with_type(pyarrow.string()) if field.type == pyarrow.null() else field for field in schema]
-            types = {"prediction": pyarrow.string(), "probability": pyarrow.float64()}
-            fields += [pyarrow.field(name, types[name.partition("_")[0]]) for name in self.results]
-            self.file = pyarrow.parquet.ParquetWriter(self.partial, pyarrow.schema(fields))
-            return
         self.file = open(self.partial, "w", encoding="utf-8", newline="")
         if self.path.suffix == ".csv":
             csv.writer(self.file, lineterminator="\n").writerow(self.columns)
@@ -152,9 +141,7 @@ class Writer:
             records.append(row | dict(zip(self.results, values)))
         if other := next((name for row in records for name in row if name not in self.columns), None):
             raise InputError(f"A row after the first {self.rows} has a field {other!r}, which the first ones lack.")
-        if self.path.suffix == ".parquet":
-            self.file.write_table(pyarrow.Table.from_pylist(records, schema=self.file.schema))
-        elif self.path.suffix == ".jsonl":
+        if self.path.suffix == ".jsonl":
             self.file.writelines(as_json(row) + "\n" for row in records)
         else:
             table = csv.DictWriter(self.file, self.columns, lineterminator="\n")

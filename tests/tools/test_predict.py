@@ -217,13 +217,12 @@ def test_rows_are_written_in_their_order_and_in_chunks(tmp_path, checkpoint, mon
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": t, "when": "2026-01-02"}) + "\n" for t in texts))
     predict(checkpoint, str(tmp_path / "x.jsonl"), str(tmp_path / "whole.jsonl"), batch_size=4)
     monkeypatch.setattr(module, "CHUNK", 8)
-    for ending in (".jsonl", ".parquet", ".csv"):
+    for ending in (".jsonl", ".csv"):
         predict(checkpoint, str(tmp_path / "x.jsonl"), str(tmp_path / f"parts{ending}"), batch_size=3)
     whole = pandas.read_json(tmp_path / "whole.jsonl", lines=True, convert_dates=False)
     assert whole["text"].tolist() == texts and set(whole["when"]) == {"2026-01-02"}
     for table in (
         pandas.read_json(tmp_path / "parts.jsonl", lines=True, convert_dates=False),
-        pandas.read_parquet(tmp_path / "parts.parquet"),
         pandas.read_csv(tmp_path / "parts.csv"),
     ):
         pandas.testing.assert_frame_equal(table, whole, atol=2e-4, check_dtype=False)
