@@ -34,6 +34,7 @@ MAX_LENGTH = 640  # tokens of a training text, without [CLS] and [SEP]
 CHUNK = 20_000  # texts per file of the teacher's embeddings, and per pool from which batches are made
 FIT = 10_000  # texts to which the linear map of the static start is fitted
 SCALE = 16.0  # length of the token vectors
+FAST_BF16 = torch.cuda.is_available() or torch.backends.cpu.get_cpu_capability() == "AVX512"  # else ten times slower
 # Learning rates of the blocks, of W, of the token vectors, and of the map. One rate for all would destroy the start.
 BLOCKS, SPATIAL, TOKENS, MAP = 1.5e-3, 7.5e-3, 1e-3, 5e-4
 
@@ -68,8 +69,7 @@ def main():
     ids = texts.map(tokenize, batched=True, input_columns="text", remove_columns=texts.column_names)["input_ids"][:]
     teacher = AutoModel.from_pretrained(args.teacher).eval().to("cuda" if torch.cuda.is_available() else "cpu")
     targets = teacher_embeddings(teacher, tokenizer, ids, args.output_dir / "teacher")
-    single_tokens = [[token] for token in range(len(tokenizer))]
-    vectors = teacher_embeddings(teacher, tokenizer, single_tokens, args.output_dir / "tokens")
+    vectors = teacher_embeddings(teacher, tokenizer, [[i] for i in range(len(tokenizer))], args.output_dir / "tokens")
     model = build(args, tokenizer).to(teacher.device)
     set_token_vectors(model, vectors, tokenizer, ids)
     directions = set_map(model, tokenizer, ids[:FIT], targets[:FIT])
@@ -88,7 +88,7 @@ def teacher_embeddings(
     length 1. They are kept in files of `folder`, which are not computed again."""
 
     def encode(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with torch.autocast(teacher.device.type, torch.bfloat16):
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=FAST_BF16):
             states = teacher(**batch).last_hidden_state
         return F.normalize(pool_tokens(states.float(), batch["attention_mask"], "mean"), dim=-1)
 
@@ -215,7 +215,7 @@ def teach(
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     folder = args.output_dir / f"{args.name}-training"
     arguments = TrainingArguments(
-        str(folder), max_steps=len(plan), per_device_train_batch_size=1, bf16=True, seed=args.seed,
+        str(folder), max_steps=len(plan), per_device_train_batch_size=1, bf16=FAST_BF16, seed=args.seed,
         train_sampling_strategy="sequential", remove_unused_columns=False, use_cpu=model.device.type == "cpu",
         save_steps=0.1, save_total_limit=1, logging_steps=100, disable_tqdm=True, report_to=[],
     )  # fmt: skip
