@@ -12,8 +12,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-GATINGS = ["split", "multiplicative", "additive", "linear"]
-
 # Config fields of an image model with all features that are not in the paper.
 CONVOLUTIONAL = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
 

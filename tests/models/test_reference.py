@@ -6,6 +6,7 @@ Table 3, Appendix C), heads of W, padding, packed documents, positions and cache
 
 import math
 import random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from transformers import DynamicCache, StaticCache
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.models import modeling_gmlp
-
-from ..samples import GATINGS
+from hf_gmlp.models.configuration_gmlp import GMLPBaseConfig
 
 MODELS = 80
+GATINGS = get_args(GMLPBaseConfig.__annotations__["spatial_gating"])
 VOCABULARY = 20
 ACTIVATIONS = {
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
@@ -65,10 +66,9 @@ class Reference:
         config, name = self.config, f"layers.{number}"
         normed = {i: self.norm(f"{name}.norm", value, config.layer_norm_eps) for i, value in x.items()}
         z = {i: ACTIVATIONS[config.hidden_act](self.linear(f"{name}.proj_in", value)) for i, value in normed.items()}
-        half = config.intermediate_size // 2
-        u, v = z, z
-        if config.spatial_gating == "split":
-            u, v = ({i: value[part] for i, value in z.items()} for part in (slice(half), slice(half, None)))
+        size, u, v = config.spatial_size, z, z
+        if size < config.intermediate_size:
+            u, v = ({i: value[part] for i, value in z.items()} for part in (slice(size), slice(size, None)))
         unit = f"{name}.spatial_gating_unit"
         v = {i: self.norm(f"{unit}.norm", value, config.spatial_layer_norm_eps) for i, value in v.items()}
         if config.attention_size:
@@ -116,20 +116,18 @@ class Reference:
 
 
 def sample_config(rng):
-    attention_size, half, gating = rng.choice([0, 0, 3, 4]), rng.randint(2, 5), rng.choice(["split", *GATINGS])
-    channels, n, toeplitz = half if gating == "split" else 2 * half, rng.randint(3, 10), rng.random() < 0.6
-    return GMLPConfig(
+    n, toeplitz = rng.randint(3, 10), rng.random() < 0.6
+    config = GMLPConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=n,
         spatial_reach=rng.choice([None, rng.randint(1, n), 2]) if toeplitz else None,
         hidden_size=rng.randint(3, 6),
         num_hidden_layers=rng.randint(1, 3),
-        intermediate_size=2 * half,
-        spatial_gating=gating,
-        spatial_heads=rng.choice([1, *(heads for heads in range(2, channels + 1) if channels % heads == 0)]),
+        intermediate_size=2 * rng.randint(2, 5),
+        spatial_gating=rng.choice(["split", *GATINGS]),
         toeplitz=toeplitz,
         is_causal=rng.random() < 0.4,
-        attention_size=attention_size,
+        attention_size=rng.choice([0, 0, 3, 4]),
         mask_padding=rng.random() < 0.7,
         type_vocab_size=rng.choice([0, 2]),
         pooling=rng.choice(["cls", "mean", "max"]),
@@ -139,6 +137,9 @@ def sample_config(rng):
         tie_word_embeddings=rng.random() < 0.5,
         attn_implementation=rng.choice(["eager", "sdpa"]),
     )
+    divisors = [heads for heads in range(1, config.spatial_size + 1) if config.spatial_size % heads == 0]
+    config.spatial_heads = rng.choice(divisors)
+    return config
 
 
 def sample_row(rng, n, packed):
