@@ -82,9 +82,7 @@ def load_data(
 
 
 def file_kind(paths: Sequence[str | Path]) -> str:
-    """Return the common extension of files before that of a compression, a key of `FILE_KINDS`; an InputError if there
-    is none. The kind of a.jsonl.gz is "jsonl".
-    """
+    """Return the kind of files, a key of `FILE_KINDS`: "jsonl" for a.jsonl.gz. Raise InputError if they have none."""
     endings = [[suffix.lower().removeprefix(".") for suffix in Path(path).suffixes] for path in paths]
     kinds = {next((kind for kind in reversed(parts) if kind not in COMPRESSIONS), "") for parts in endings}
     if len(kinds) != 1 or not kinds <= FILE_KINDS.keys():
@@ -113,7 +111,7 @@ def read_files(
             options = options | csv_layout(paths[0])
             columns = pandas.read_csv(paths[0], nrows=0, **options) if text_columns is None else text_columns
             options = options | {"converters": dict.fromkeys(columns, str)}
-        if kind == "txt":
+        if builder == "text":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
             arguments = {"paths": [os.path.abspath(path) for path in paths], "times": times}
@@ -169,17 +167,18 @@ def stream_rows(path: str) -> Iterator[dict]:
     dates in JSON as text, and every line of a .txt file, also if it is blank.
     """
     kind = file_kind([path])
+    builder, options = FILE_KINDS[kind]
     with reading([path], kind):
-        if kind in ("csv", "tsv"):
-            options = FILE_KINDS[kind][1] | csv_layout(path) | {"dtype": str}
+        if builder == "csv":
+            options = options | csv_layout(path) | {"dtype": str}
             # Only in a file with one column is a blank line a row.
             columns = pandas.read_csv(path, nrows=0, **options).columns
             options |= {"chunksize": 1000, "skip_blank_lines": len(columns) > 1}
             for table in pandas.read_csv(path, **options):
                 yield from table.fillna("").to_dict("records")
-        elif kind in ("txt", "json", "jsonl"):
+        elif builder in ("text", "json"):
             with open_text(path) as file:
-                yield from ({"text": line.rstrip("\n")} for line in file) if kind == "txt" else json_rows(file)
+                yield from ({"text": line.rstrip("\n")} for line in file) if builder == "text" else json_rows(file)
         else:
             yield from cast(IterableDataset, read_files([path], streaming=True)).decode(False)
 
@@ -223,10 +222,10 @@ def open_text(path: str | Path) -> TextIO:
 
 
 def csv_layout(path: str | Path) -> dict[str, Any]:
-    """Return pandas' options for the separator of a csv or tsv file: a tab in tsv; else that of Excel's first line
-    "sep=;", or the most frequent one of the first line: a comma, or the semicolon or tab of other languages.
+    """Return pandas' options for the separator of a csv file, unless its kind, such as tsv, has one: that of Excel's
+    first line "sep=;", or the most frequent one of the first line: a comma, or the semicolon or tab of other languages.
     """
-    if file_kind([path]) == "tsv":
+    if "sep" in FILE_KINDS[file_kind([path])][1]:
         return {}
     with open_text(path) as file:
         line = file.readline()

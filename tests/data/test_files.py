@@ -77,6 +77,10 @@ def test_a_format_of_datasets_is_one_line(tmp_path, options, monkeypatch):
         writer.write_table(table)
     monkeypatch.setitem(FILE_KINDS, "arrow", ("arrow", {}))
     assert list(read_files([path], **options)) == list(stream_rows(str(path))) == table.to_pylist()
+    # Another extension of a known format is read in the same way: dates stay text.
+    monkeypatch.setitem(FILE_KINDS, "ndjson", FILE_KINDS["jsonl"])
+    (tmp_path / "a.ndjson").write_text('{"text": "one", "date": "2024-05-01"}\n')
+    assert list(stream_rows(str(tmp_path / "a.ndjson"))) == [{"text": "one", "date": "2024-05-01"}]
 
 
 def test_missing_data_are_refused(tmp_path):
