@@ -54,7 +54,7 @@ def make_parser() -> ArgumentParser:
     predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
     recipes = commands.add_parser("recipes", help="list the YAML files of flags for `hf-gmlp run`")
     recipes.set_defaults(function=list_recipes)
-    presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
+    presets = commands.add_parser("presets", help="list the named architectures, or show one")
     presets.add_argument("name", nargs="?", help="a preset to show in full")
     presets.set_defaults(function=tool("presets", "show_presets"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))

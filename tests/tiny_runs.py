@@ -1,4 +1,4 @@
-"""Data for the five scripts, and flags to train a tiny model with each, in complete batches of 8."""
+"""Data for the training scripts, and flags to train a tiny model with each, in complete batches of 8."""
 
 from pydoc_data.topics import topics
 

@@ -1,4 +1,4 @@
-"""Presets: the named architectures of the paper, and one for small images. Each is a folder with a config.json.
+"""Presets: named architectures, most of them from the paper. Each is a folder with a config.json.
 
 `preset_config("amlp-base")` returns a config; `preset_path("amlp-base")` is a folder for `AutoConfig.from_pretrained`
 or `--config_name`. Among them are the paper's baseline models that are part of transformers: BERT, without dropout as

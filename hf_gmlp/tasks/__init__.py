@@ -8,7 +8,7 @@ def run_task(task: str):
     """Train or evaluate with the flags of the command line, `sys.argv`.
 
     Args:
-        task: The task: "mlm", "clm", "glue", "qa" or "image_classification".
+        task: The name of a module of this package, such as "mlm".
     """
     # This must be set before torch_xla is imported, which otherwise compiles a learning rate of 0, at the start of a
     # warm-up, as a constant.

@@ -105,7 +105,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(Flags, TrainingArguments):
-    """The arguments of transformers' Trainer, and five more."""
+    """The arguments of transformers' Trainer, and this project's own."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
