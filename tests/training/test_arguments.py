@@ -1,12 +1,16 @@
+from dataclasses import fields
+
 import pytest
 from transformers import GPT2Config, MambaConfig, RobertaConfig
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.clm import CLMArguments
 from hf_gmlp.tasks.glue import GlueArguments
 from hf_gmlp.tasks.image_classification import ImageArguments
 from hf_gmlp.tasks.mlm import MLMArguments
-from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.tasks.qa import QAArguments
+from hf_gmlp.training.arguments import FlagHelp, ModelArguments, RunArguments, TrainingArguments, parse_arguments
 from hf_gmlp.training.build import sequence_length
 
 TYPES = (ModelArguments, MLMArguments, RunArguments)
@@ -93,3 +97,10 @@ def test_sequence_lengths_beyond_that_of_the_model_are_refused():
         sequence_length(GMLPConfig(max_position_embeddings=64), 65)
     with pytest.raises(InputError, match="--block_size"):
         sequence_length(MambaConfig(), None, flag="block_size")
+
+
+@pytest.mark.parametrize("kind", [*TYPES, CLMArguments, GlueArguments, QAArguments, ImageArguments])
+def test_every_flag_says_whether_a_resumed_run_may_change_it(kind):
+    inherited = {field.name for field in fields(TrainingArguments)}
+    own = [field for field in fields(kind) if field.name not in inherited]
+    assert own and all(isinstance(field.metadata["help"], FlagHelp) for field in own)
