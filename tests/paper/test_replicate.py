@@ -32,7 +32,7 @@ def commands(monkeypatch):
 
     baseline = {"unigram": 6.0, "bigram_context": 2.0}
     monkeypatch.setattr(replicate.Study, "baselines", {"development": baseline, "evaluation": baseline})
-    monkeypatch.setattr(replicate, "call", lambda *_: None)  # which trains the tokenizer
+    monkeypatch.setattr(replicate, "make_tokenizer", lambda *_: None)
     monkeypatch.setattr(replicate, "write_pairs", lambda *_: None)
     monkeypatch.setattr(trainings, "call", call)
     return commands
