@@ -136,10 +136,10 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--int8", action="store_true", help="also write a program with 8-bit weights")
-    parser.set_defaults(function=export)
+    parser.set_defaults(function=run_export)
 
 
-def export(**options):
+def run_export(**options):
     # The exporters and quantizers log warnings about their own code.
     logging.disable(logging.WARNING)
     try:

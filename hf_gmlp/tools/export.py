@@ -66,7 +66,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False) -> 
         programs = write_programs(model, to, stage, int8)
         lines, title = [], type(model).__name__
         for name, program in programs.items():
-            difference = compare(model, program)
+            difference = largest_difference(model, program)
             lines.append(f"{title} as {name}: largest difference from the model {difference:.1e} of the largest output")
             # A NaN is refused too.
             if name == to and not difference <= TOLERANCE:
@@ -159,7 +159,7 @@ def write_programs(model: PreTrainedModel, to: str, folder: Path, int8: bool) ->
 
 
 @torch.no_grad()
-def compare(model: PreTrainedModel, program: Program) -> float:
+def largest_difference(model: PreTrainedModel, program: Program) -> float:
     """Return the largest difference between program and model on random inputs, relative to the output's maximum."""
     longest = 1 if is_image(model) else model.config.max_position_embeddings
     n = min(longest, 1024)  # attention over several sequences of 8,192 tokens would need tens of gigabytes
