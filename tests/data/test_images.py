@@ -269,3 +269,13 @@ def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
     assert torch.equal(collate(batch[:1])["pixel_values"][0], together["pixel_values"][0])
     assert not torch.equal(collate([batch[0] | {"index": 4}])["pixel_values"][0], together["pixel_values"][0])
     assert together["labels"].tolist() == [0, 1, 2]
+
+
+def test_evaluation_uses_the_image_processor(folder):
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = collate([dataset[i] for i in (2, 5)])
+    expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
+    # The hook normalizes only integers.
+    _, inputs = collate.normalization.before_forward(None, (), batch)
+    assert torch.equal(inputs["pixel_values"], expected["pixel_values"])

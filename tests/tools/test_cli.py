@@ -9,6 +9,7 @@ from pydoc_data.topics import topics
 import pytest
 from transformers import AutoConfig
 
+from hf_gmlp import list_presets
 from hf_gmlp_cli import main, make_parser
 
 from ..tasks.test_glue import opinions
@@ -27,6 +28,15 @@ def test_every_help_screen_is_printed(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     assert not stop.value.code and capsys.readouterr().out.startswith(("usage: hf-gmlp", "hf-gmlp "))
+
+
+def test_presets_are_listed_and_shown(capsys):
+    main(["presets"])
+    listing = capsys.readouterr().out
+    assert all(f"\n{name} " in listing for name in list_presets()) and "144 x 1024 x 4096" in listing
+    main(["presets", "gmlp-linear"])
+    details = capsys.readouterr().out
+    assert '"spatial_gating": "linear"' in details
 
 
 def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
