@@ -10,8 +10,9 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
+from transformers import AutoModelForMaskedLM
 
-from hf_gmlp import GMLPForCausalLM, GMLPModel
+from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 
 from . import samples
 from .conftest import TEXT_SIZES
@@ -156,3 +157,17 @@ def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, librar
     exec(compile(code, library, "exec"), {"__name__": "example", **data})
     printed = {"sentence-transformers": "tensor(", "SetFit": "question", "TRL": "train_runtime", "lm-eval": "acc,none"}
     assert printed[library] in capfd.readouterr().out
+
+
+@torch.no_grad()
+def test_weights_on_disk(saved, random_ids, tmp_path):
+    """accelerate loads weights from the disk for each pass, and the decoder shares those of the embeddings."""
+    folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
+    places = {"model.embeddings": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu", "model.norm": "disk"}
+    places |= {"head": "disk", "decoder": "cpu"}
+    placed = AutoModelForMaskedLM.from_pretrained(folder, device_map=places, offload_folder=str(tmp_path / "disk"))
+    assert any(parameter.is_meta for parameter in placed.parameters())
+    ids = random_ids(3, 10)
+    mask = (torch.arange(10) < torch.tensor([[10], [7], [4]])).long()
+    for _ in range(2):
+        torch.testing.assert_close(placed(ids, mask).logits, model(ids, mask).logits, **CLOSE)
