@@ -6,7 +6,7 @@ from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.data.sentences import texts, tokenize_sentences, truncation_note, visible_columns
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue import GlueArguments, load_sentences
+from hf_gmlp.tasks.glue import TASKS, GlueArguments, load_sentences
 
 from ..samples import WORDS, word_tokenizer, write_rows
 
@@ -104,6 +104,30 @@ def test_test_data_may_have_no_labels(load, write):
     signs = write("signs.jsonl", rows([-1, 1]))
     splits, _ = load("train", "test", train_file=signs, test_file=write("s.jsonl", rows([-1, -1])))
     assert splits["test"]["labels"][:] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["mnli", "stsb"])
+def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
+    task = TASKS[name]
+    label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
+    features = Features({column: Value("string") for column in task.columns} | {"label": label})
+    # The labels of the tests are -1.
+    validations, tests = task.splits("validation"), task.splits("test")
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
+    glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
+
+    def load_data(dataset_name, dataset_config_name, access):
+        assert (dataset_name, dataset_config_name) == ("nyu-mll/glue", name)
+        return glue
+
+    monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", load_data)
+    splits, labels = load("train", "validation", "test", task_name=name)
+    assert list(splits) == ["train", *validations, *tests]
+    assert labels.names == (list(task.labels) if task.labels else None)
+    assert splits["train"]["labels"][:] == [0, 1, 1, 0]
+    for split, dataset in splits.items():
+        label_columns = [] if split.startswith("test") else ["labels"]
+        assert dataset.column_names == [*("sentence1", "sentence2")[: len(task.columns)], *label_columns]
 
 
 def test_data_sets_of_the_hub_are_read(load, monkeypatch):
