@@ -77,15 +77,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--size", choices=("tiny", "small", "gpu"), default="small")
     added.add_argument("--jobs", type=int, default=2, help="number of parallel trainings (default: %(default)s)")
     added.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
-    added = command(
-        "without-attention", "without_attention.compare", "compare BERT with and without attention, gMLP and aMLP"
-    )
-    added.add_argument("--train_file", **several | {"required": True, "help": "texts to train on, JSON lines"})
-    added.add_argument("--validation_file", **several | {"required": True, "help": "texts to evaluate on, JSON lines"})
-    added.add_argument("--output_dir", type=Path, required=True)
-    added.add_argument(
-        "--results", type=Path, default="paper/results/without_attention.json", help="default: %(default)s"
-    )
     added = command("report", "report.rewrite", "rewrite the report of a replication from results.json")
     added.add_argument("results", type=Path)
     added.add_argument("folder", type=Path)

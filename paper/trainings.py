@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from hf_gmlp.errors import InputError
@@ -54,28 +53,6 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
         metric = "eval_loss" if task == "mlm" else "eval_accuracy"
         print(f"{time.strftime('%H:%M:%S')}  {folder}: {metric} {results[metric]:.4f}", flush=True)
     return read_json(folder / FINISHED) or DIVERGED
-
-
-@dataclass(frozen=True)
-class System:
-    """A model of an experiment, and how it is pretrained."""
-
-    preset: str
-    sizes: str  # changes to the preset, as --config_overrides
-    flags: Mapping[str, object]  # flags of the script
-    recipe: str = "paper/recipes/experiments/pretraining.yaml"
-    # Muon's learning rate relative to that of the other weights; 0 to train without Muon.
-    muon: float = 5
-
-    def pretrain(self, folder: Path, setting: Setting, seed: int, steps: int) -> tuple[Path, float]:
-        """Pretrain in a subfolder of `folder`, and return the subfolder and the loss on held-out text."""
-        rate, multiplier = setting
-        folder = folder / self.preset / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
-        flags = {"config_name": self.preset, "config_overrides": self.sizes, **self.flags}
-        flags |= {"learning_rate": rate, "spatial_lr_multiplier": multiplier}
-        flags |= {"muon_learning_rate": self.muon * rate} if self.muon else {}
-        flags |= {"max_steps": steps, "logging_steps": max(1, steps // 100), "seed": seed, "data_seed": 0}
-        return folder, train(folder, "mlm", self.recipe, flags)["eval_loss"]
 
 
 def call(command: list[str], log: Path):
