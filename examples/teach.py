@@ -6,8 +6,8 @@ TEACHER is a folder with a BERT whose embedding of a text is the mean of its tok
 all-MiniLM-L6-v2. The texts are gzipped JSON lines with a column "text". The steps are: the teacher's embeddings; a
 static start, whose token vectors, averaged and mapped linearly, approximate them; and training, in which embeddings
 (`pooler_output`) and similarities approach the teacher's. A repeated command resumes an interrupted step. The budget is
-a number of tokens. The default takes about three hours on two cores; on a GPU, use --tokens 1000000000 --batch_tokens
-32768; --tokens 0 writes the static start.
+a number of tokens. The default takes about three hours of two cores, with a process on each (torchrun --nproc_per_node
+2 -m examples.teach); on a GPU, use --tokens 1000000000 --batch_tokens 32768; --tokens 0 writes the static start.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, Trainer, TrainingArguments
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -29,6 +30,7 @@ from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 from hf_gmlp.training.run_folder import write_json
 
+Rows = Sequence[list[int]]  # token ids of texts
 PIECE = 254  # tokens per piece in which the teacher reads long texts, without [CLS] and [SEP]
 MAX_LENGTH = 640  # tokens of a training text, without [CLS] and [SEP]
 CHUNK = 20_000  # texts per file of the teacher's embeddings, and per pool from which batches are made
@@ -43,10 +45,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", help="folder of the teacher")
     parser.add_argument("texts", type=Path, help="gzipped JSON lines with a column text")
-    parser.add_argument(
-        "--stsb", type=Path, required=True, help="csv file with pairs of STS-B, to report Spearman's correlation"
-    )
-    parser.add_argument("--banking77", type=Path, required=True, help="folder with train.csv and test.csv, to report")
+    parser.add_argument("--stsb", type=Path, required=True, help="csv file with pairs of STS-B, to report a score")
+    parser.add_argument("--banking77", type=Path, required=True, help="folder with train.csv and test.csv, the same")
     parser.add_argument("--output_dir", type=Path, default=Path("build/teach"))
     parser.add_argument("--name", default="gmlp-mini-sentences", help="folder of the model in the output folder")
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "bert"), default="gmlp", help="bert: a baseline")
@@ -54,10 +54,9 @@ def main():
     parser.add_argument("--max_texts", type=int, help="use only the first texts")
     parser.add_argument("--tokens", type=int, default=100_000_000, help="budget, with padding (default: %(default)s)")
     parser.add_argument("--batch_tokens", type=int, default=4096)
-    parser.add_argument("--rate", type=float, default=BLOCKS, help="learning rate of the blocks (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    args.output_dir.mkdir(parents=True, exist_ok=True)
+    process = PartialState(cpu=not torch.cuda.is_available())
     torch.manual_seed(args.seed)
     tokenizer = AutoTokenizer.from_pretrained(args.teacher, model_max_length=2048)
     for name in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
@@ -67,23 +66,23 @@ def main():
     texts = datasets.load_dataset("json", data_files=str(args.texts), split=f"train[:{args.max_texts or ''}]")
     tokenize = partial(tokenizer, add_special_tokens=False, return_attention_mask=False, verbose=False)
     ids = texts.map(tokenize, batched=True, input_columns="text", remove_columns=texts.column_names)["input_ids"][:]
-    teacher = AutoModel.from_pretrained(args.teacher).eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    teacher = AutoModel.from_pretrained(args.teacher).eval().to(process.device)
     targets = teacher_embeddings(teacher, tokenizer, ids, args.output_dir / "teacher")
     vectors = teacher_embeddings(teacher, tokenizer, [[i] for i in range(len(tokenizer))], args.output_dir / "tokens")
     model = build(args, tokenizer).to(teacher.device)
     set_token_vectors(model, vectors, tokenizer, ids)
     directions = set_map(model, tokenizer, ids[:FIT], targets[:FIT])
-    report(model, tokenizer, args, "static start")
+    if process.is_main_process:
+        report(model, tokenizer, args, "static start")
     if args.tokens:
         model = make_bert(model, args.blocks) if args.architecture == "bert" else model
         teach(model, tokenizer, ids, targets, directions, args)
-        report(model, tokenizer, args, "trained model")
-    save(model, tokenizer, args.output_dir / args.name)
+    if process.is_main_process:
+        report(model, tokenizer, args, "saved model")
+        save(model, tokenizer, args.output_dir / args.name)
 
 
-def teacher_embeddings(
-    teacher: PreTrainedModel, tokenizer: Tokenizer, ids: Sequence[list[int]], folder: Path
-) -> np.ndarray:
+def teacher_embeddings(teacher: PreTrainedModel, tokenizer: Tokenizer, ids: Rows, folder: Path) -> np.ndarray:
     """Return the teacher's embedding of each text [texts, T], and for a long text the mean over its pieces, scaled to
     length 1. They are kept in files of `folder`, which are not computed again."""
 
@@ -92,11 +91,12 @@ def teacher_embeddings(
             states = teacher(**batch).last_hidden_state
         return F.normalize(pool_tokens(states.float(), batch["attention_mask"], "mean"), dim=-1)
 
-    folder.mkdir(exist_ok=True)
-    for start in range(0, len(ids), CHUNK):
-        path, partial = folder / f"{start // CHUNK:03d}.npy", folder / "partial.npy"
-        if not path.is_file():
-            rows = ids[start : start + CHUNK]
+    process = PartialState()
+    folder.mkdir(parents=True, exist_ok=True)
+    for start in range(process.process_index * CHUNK, len(ids), process.num_processes * CHUNK):
+        path, partial = folder / f"{start // CHUNK:03d}.npy", folder / f"partial-{process.process_index}.npy"
+        rows = ids[start : start + CHUNK]
+        if not path.is_file() or len(np.load(path, mmap_mode="r")) < len(rows):
             pieces = [(i, row[j : j + PIECE]) for i, row in enumerate(rows) for j in range(0, max(len(row), 1), PIECE)]
             vectors = embed(encode, tokenizer, [piece for _, piece in pieces], teacher.device)
             sums = np.zeros((len(rows), vectors.shape[1]), np.float32)
@@ -104,6 +104,7 @@ def teacher_embeddings(
             np.save(partial, (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float16))
             partial.replace(path)
             print(f"Teacher: {start + len(rows):,} of {len(ids):,} texts", flush=True)
+    process.wait_for_everyone()
     return np.concatenate([np.load(folder / f"{i:03d}.npy") for i in range(-(-len(ids) // CHUNK))])[: len(ids)]
 
 
@@ -129,7 +130,7 @@ def build(args: argparse.Namespace, tokenizer: Tokenizer) -> GMLPModel:
 
 
 @torch.no_grad()
-def set_token_vectors(model: PreTrainedModel, vectors: np.ndarray, tokenizer: Tokenizer, ids: Sequence[list[int]]):
+def set_token_vectors(model: PreTrainedModel, vectors: np.ndarray, tokenizer: Tokenizer, ids: Rows):
     """Set the vector of each token to the principal components of the teacher's embedding of the token alone, `vectors`
     [V, T], with less weight for frequent tokens (Arora et al., 2017), and a last channel for equal lengths."""
     counts = np.bincount(np.concatenate(ids), minlength=len(vectors)).astype(float)
@@ -145,9 +146,7 @@ def set_token_vectors(model: PreTrainedModel, vectors: np.ndarray, tokenizer: To
 
 
 @torch.no_grad()
-def set_map(
-    model: PreTrainedModel, tokenizer: Tokenizer, ids: Sequence[list[int]], targets: np.ndarray
-) -> torch.Tensor:
+def set_map(model: PreTrainedModel, tokenizer: Tokenizer, ids: Rows, targets: np.ndarray) -> torch.Tensor:
     """Fit the targets [texts, T] by a linear map A of the mean token vector, and set the pooler to 3 S V^T, where U S
     V^T is the singular value decomposition of A. Returns U [T, D], which maps an embedding to the teacher's."""
 
@@ -186,12 +185,13 @@ def make_batches(lengths: np.ndarray, tokens: int, size: int, seed: int) -> list
 
 
 def teach(
-    model: PreTrainedModel, tokenizer: Tokenizer, ids: list[list[int]], targets: np.ndarray, directions: torch.Tensor,
+    model: PreTrainedModel, tokenizer: Tokenizer, ids: Rows, targets: np.ndarray, directions: torch.Tensor,
     args: argparse.Namespace,
 ):  # fmt: skip
     """Train the model in place, or resume its training."""
     ids = [row[:MAX_LENGTH] for row in ids]
     plan = make_batches(np.array([len(row) + 2 for row in ids]), args.tokens, args.batch_tokens, args.seed)
+    steps = len(plan) // PartialState().num_processes  # each process takes every other batch
 
     def load(rows: list[np.ndarray]) -> dict[str, torch.Tensor]:
         batch = collate(tokenizer, [ids[i] for i in rows[0]])
@@ -202,22 +202,22 @@ def teach(
         return 1 - (embeddings * labels).sum(-1).mean() + 10 * F.mse_loss(embeddings @ embeddings.T, labels @ labels.T)
 
     def schedule(step: int) -> float:
-        return min((step + 1) / 50, 1.0, (1 - step / len(plan)) / 0.6)
+        return min((step + 1) / 50, 1.0, (1 - step / steps) / 0.6)
 
     groups: dict[float, list[torch.Tensor]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             is_spatial = name.endswith("spatial_gating_unit.proj.weight") or "position_embeddings" in name
             is_block = name.startswith(("layers", "encoder"))
-            rate = SPATIAL if is_spatial else args.rate if is_block else TOKENS if "word" in name else MAP
+            rate = SPATIAL if is_spatial else BLOCKS if is_block else TOKENS if "word" in name else MAP
             groups.setdefault(rate, []).append(weight)
     parts = [{"params": weights, "lr": rate} for rate, weights in groups.items()]
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     folder = args.output_dir / f"{args.name}-training"
     arguments = TrainingArguments(
-        str(folder), max_steps=len(plan), per_device_train_batch_size=1, bf16=FAST_BF16, seed=args.seed,
+        str(folder), max_steps=steps, per_device_train_batch_size=1, bf16=FAST_BF16, seed=args.seed, report_to=[],
         train_sampling_strategy="sequential", remove_unused_columns=False, use_cpu=model.device.type == "cpu",
-        save_steps=0.1, save_total_limit=1, logging_steps=100, disable_tqdm=True, report_to=[],
+        save_steps=0.1, save_total_limit=1, logging_steps=100, disable_tqdm=True, ddp_find_unused_parameters=False,
     )  # fmt: skip
     trainer = Trainer(
         model, arguments, data_collator=load, train_dataset=plan, compute_loss_func=loss,
@@ -237,8 +237,8 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path):
     """Save the model with weights in half precision that load in single precision, also for sentence-transformers."""
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
-    write_json(folder / "config.json", config)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    write_json(folder / "config.json", config | {"dtype": "float32"})
     kind = "sentence_transformers.base.modules.transformer.Transformer"
     write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
     modalities = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
