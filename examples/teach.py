@@ -45,8 +45,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", help="folder of the teacher")
     parser.add_argument("texts", type=Path, help="gzipped JSON lines with a column text")
-    parser.add_argument("--stsb", type=Path, required=True, help="csv file with pairs of STS-B, to report a score")
-    parser.add_argument("--banking77", type=Path, required=True, help="folder with train.csv and test.csv, the same")
+    parser.add_argument("--stsb", type=Path, required=True, help="csv file with pairs of STS-B, to report")
+    parser.add_argument("--banking77", type=Path, required=True, help="folder with train.csv and test.csv, to report")
     parser.add_argument("--output_dir", type=Path, default=Path("build/teach"))
     parser.add_argument("--name", default="gmlp-mini-sentences", help="folder of the model in the output folder")
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "bert"), default="gmlp", help="bert: a baseline")
@@ -72,13 +72,12 @@ def main():
     model = build(args, tokenizer).to(teacher.device)
     set_token_vectors(model, vectors, tokenizer, ids)
     directions = set_map(model, tokenizer, ids[:FIT], targets[:FIT])
-    if process.is_main_process:
-        report(model, tokenizer, args, "static start")
+    report(model, tokenizer, args, "static start")
     if args.tokens:
         model = make_bert(model, args.blocks) if args.architecture == "bert" else model
         teach(model, tokenizer, ids, targets, directions, args)
+        report(model, tokenizer, args, "trained model")
     if process.is_main_process:
-        report(model, tokenizer, args, "saved model")
         save(model, tokenizer, args.output_dir / args.name)
 
 
@@ -191,7 +190,7 @@ def teach(
     """Train the model in place, or resume its training."""
     ids = [row[:MAX_LENGTH] for row in ids]
     plan = make_batches(np.array([len(row) + 2 for row in ids]), args.tokens, args.batch_tokens, args.seed)
-    steps = len(plan) // PartialState().num_processes  # each process takes every other batch
+    steps = len(plan) // PartialState().num_processes  # the processes take batches in turn
 
     def load(rows: list[np.ndarray]) -> dict[str, torch.Tensor]:
         batch = collate(tokenizer, [ids[i] for i in rows[0]])
@@ -228,9 +227,10 @@ def teach(
 
 def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespace, name: str):
     """Print the scores by which models are selected."""
-    encode = Encoder(model, tokenizer)
-    stsb, banking77 = sts_score(encode, args.stsb), few_row_scores(encode, *read_banking77(args.banking77), rows=[16])
-    print(f"{name}: STS-B {stsb:.4f}, banking77 {banking77[0]:.4f}", flush=True)
+    if PartialState().is_main_process:
+        encode, sets = Encoder(model, tokenizer), read_banking77(args.banking77)
+        stsb, banking77 = sts_score(encode, args.stsb), few_row_scores(encode, *sets, rows=[16])
+        print(f"{name}: STS-B {stsb:.4f}, banking77 {banking77[0]:.4f}", flush=True)
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path):
