@@ -1,7 +1,7 @@
 """Apply a model that was trained on short texts to texts of any length, beside what every model can do: read pieces.
 
     python -m examples.long_texts checkpoints/amlp-mini books.jsonl.gz
-    python -m examples.long_texts earlier-amlp-mini checkpoints/amlp-mini books.jsonl.gz --output length.png
+    python -m examples.long_texts trained-on-128 checkpoints/amlp-mini books.jsonl.gz --output length.png
     python -m examples.long_texts checkpoints/amlp-mini-sst2 reviews.jsonl.gz --lengths 128 512 2048
 
 For a language model, the script prints the perplexity of 15 % of the tokens and the CPU time per token, and plots them.
