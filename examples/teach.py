@@ -214,9 +214,9 @@ def teach(
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     folder = args.output_dir / f"{args.name}-training"
     arguments = TrainingArguments(
-        str(folder), max_steps=steps, per_device_train_batch_size=1, bf16=FAST_BF16, seed=args.seed, report_to=[],
-        train_sampling_strategy="sequential", remove_unused_columns=False, use_cpu=model.device.type == "cpu",
-        save_steps=0.1, save_total_limit=1, logging_steps=100, disable_tqdm=True, ddp_find_unused_parameters=False,
+        str(folder), max_steps=steps, per_device_train_batch_size=1, bf16=FAST_BF16, use_cpu=model.device.type == "cpu",
+        train_sampling_strategy="sequential", seed=args.seed, save_steps=0.1, save_total_limit=1, logging_steps=100,
+        disable_tqdm=True, report_to=[], ddp_find_unused_parameters=False, average_tokens_across_devices=False,
     )  # fmt: skip
     trainer = Trainer(
         model, arguments, data_collator=load, train_dataset=plan, compute_loss_func=loss,
