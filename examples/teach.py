@@ -196,7 +196,7 @@ def teach(
         batch = collate(tokenizer, [ids[i] for i in rows[0]])
         return batch | {"labels": F.normalize(torch.from_numpy(targets[rows[0]]).float(), dim=-1)}
 
-    def loss(outputs, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
+    def loss(outputs, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:  # mean over a process's batch
         embeddings = F.normalize(outputs.pooler_output.float() @ directions.T, dim=-1)
         return 1 - (embeddings * labels).sum(-1).mean() + 10 * F.mse_loss(embeddings @ embeddings.T, labels @ labels.T)
 
