@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "bert"), default="gmlp", help="bert: a baseline")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--max_texts", type=int, help="use only the first texts")
-    parser.add_argument("--tokens", type=int, default=100_000_000, help="budget, with padding (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=80_000_000, help="budget, with padding (default: %(default)s)")
     parser.add_argument("--batch_tokens", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
