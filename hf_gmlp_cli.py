@@ -66,7 +66,7 @@ def make_parser() -> ArgumentParser:
 def tool(module: str, function: str) -> Callable:
     """Return a function that imports a function of hf_gmlp, calls it, and prints the lines that it returns."""
 
-    def call(**options: Any):
+    def call(**options: Any) -> None:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.set_verbosity_error()
@@ -77,7 +77,7 @@ def tool(module: str, function: str) -> Callable:
     return call
 
 
-def list_recipes():
+def list_recipes() -> None:
     """Print the recipes, each with the first sentence of its description."""
     # An installed package contains the recipes; in a checkout, they are beside it.
     root = PACKAGE if (PACKAGE / "recipes").is_dir() else PACKAGE.parent
@@ -88,7 +88,7 @@ def list_recipes():
     print(f"\nfolder: {root}")
 
 
-def run_script(script: str, argv: list[str], command: str | None = None):
+def run_script(script: str, argv: list[str], command: str | None = None) -> None:
     # The help and the model card show this command.
     sys.argv = [command or f"hf-gmlp run {script}", *argv]
     from hf_gmlp.tasks import run_task
@@ -96,7 +96,7 @@ def run_script(script: str, argv: list[str], command: str | None = None):
     run_task(script)
 
 
-def predict_arguments(parser: ArgumentParser):
+def predict_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", help=f"{MODEL}, or folder of an ONNX export, whose program is then used")
     files = "csv, tsv, json, jsonl, parquet or txt (one text per line), also compressed, or a folder of pictures"
     parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
@@ -112,14 +112,14 @@ def predict_arguments(parser: ArgumentParser):
     parser.set_defaults(function=tool("tools.predict", "predict"))
 
 
-def serve_arguments(parser: ArgumentParser):
+def serve_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
     parser.set_defaults(function=tool("tools.serve", "serve"))
 
 
-def convert_arguments(parser: ArgumentParser):
+def convert_arguments(parser: ArgumentParser) -> None:
     conversions = parser.add_subparsers(title="conversions", metavar="CONVERSION", required=True)
     conversions.add_parser("timm", help="a gMLP of timm -> image classifier")
     lucidrains = conversions.add_parser("lucidrains", help="a gMLP of g-mlp-pytorch -> text or image model")
@@ -131,7 +131,7 @@ def convert_arguments(parser: ArgumentParser):
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
 
 
-def export_arguments(parser: ArgumentParser):
+def export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
@@ -139,7 +139,7 @@ def export_arguments(parser: ArgumentParser):
     parser.set_defaults(function=run_export)
 
 
-def run_export(**options):
+def run_export(**options) -> None:
     # The exporters and quantizers log warnings about their own code.
     logging.disable(logging.WARNING)
     try:

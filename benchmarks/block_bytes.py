@@ -70,7 +70,7 @@ FORMS: dict[str, tuple[Halves, bool]] = {
 class Block(nn.Module):
     """A block whose gating unit gets its halves from one of the forms."""
 
-    def __init__(self, block: GMLPBlock, halves: Halves):
+    def __init__(self, block: GMLPBlock, halves: Halves) -> None:
         super().__init__()
         self.block, self.halves = block, halves
 
@@ -131,7 +131,7 @@ def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [output, *torch.autograd.grad(output.square().sum(), [x, *used])]
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     with sized(512, torch.double) as (block, x):
         expected = gradients(Block(block, unbind), x)
@@ -158,7 +158,7 @@ def benchmark(arguments: argparse.Namespace):
     print(circumstances())
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of the batch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often eager forms are timed (default: %(default)s)")

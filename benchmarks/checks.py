@@ -14,7 +14,7 @@ LARGEST_DISTANCE = 2e-4
 SAMPLES = 2
 
 
-def compare(what: str, value: torch.Tensor, reference: torch.Tensor, whose: str):
+def compare(what: str, value: torch.Tensor, reference: torch.Tensor, whose: str) -> None:
     """Check that a value equals a reference within single precision.
 
     Raises:
@@ -26,7 +26,7 @@ def compare(what: str, value: torch.Tensor, reference: torch.Tensor, whose: str)
         raise InputError(f"No times: {what} are {distance:.1e} away from {whose}, relative to their size.")
 
 
-def check(systems: dict[str, System]):
+def check(systems: dict[str, System]) -> None:
     """Compare the outputs of peers with those of hf_gmlp with the same weights. Compare the outputs and gradients of
     systems with compilation or checkpointing with those of the same system without.
 

@@ -36,7 +36,7 @@ SYSTEMS = ("gMLP", "gMLP, dense W", "aMLP", "g-mlp-pytorch", "GPT-2")
 TOKENS, BATCH = 4, 4
 
 
-def main():
+def main() -> None:
     parser = harness.make_parser(__doc__, 5)
     parser.add_argument("--layers", type=int, default=8, help="blocks of the gMLPs (default: %(default)s)")
     parser.add_argument("--dim", type=int, default=512, help="d_model (default: %(default)s)")
@@ -44,7 +44,7 @@ def main():
     errors.run_command(lambda: benchmark(arguments))
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     layers, dim, n = (1, 16, 32) if arguments.quick else (arguments.layers, arguments.dim, 1024)
@@ -109,7 +109,7 @@ def training_step(model: nn.Module, ids: torch.Tensor) -> Step:
     """Return a training step on sequences [batch, m + 1]."""
     optimizer, inputs, labels = torch.optim.AdamW(model.parameters(), 1e-4), ids[:, :-1], ids[:, 1:]
 
-    def step():
+    def step() -> None:
         logits = model(inputs) if isinstance(model, gMLP) else model(input_ids=inputs, use_cache=False).logits
         cross_entropy(logits.transpose(1, 2), labels).backward()
         optimizer.step()
@@ -124,7 +124,7 @@ def generation_step(model: nn.Module, position: int) -> Step:
     ends = range(position + 1, position + TOKENS + 1)
 
     @torch.no_grad()
-    def forward_step():
+    def forward_step() -> None:
         for end in ends:
             model(ids[:, :end])[:, -1].argmax(-1).item()
 
@@ -134,7 +134,7 @@ def generation_step(model: nn.Module, position: int) -> Step:
         cache = model(input_ids=ids[:, :position], use_cache=True)[CACHE]
 
     @torch.no_grad()
-    def cached_step():
+    def cached_step() -> None:
         for end in ends:
             logits = model(input_ids=ids[:, end - 1 : end], use_cache=True, **{CACHE: cache}).logits
             logits[:, -1].argmax(-1).item()

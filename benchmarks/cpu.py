@@ -34,12 +34,12 @@ from .peers import BERT, COMPILED, FULL, LUCIDRAINS, OWN, SELECTIVE, TIMM, VIT
 SUITES = ("images", "text", "short")
 
 
-def main():
+def main() -> None:
     arguments = harness.make_parser(__doc__, 5, SUITES).parse_args()
     errors.run_command(lambda: benchmark(arguments))
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     bench = Bench(arguments)
     common = harness.about(threads=arguments.threads)

@@ -54,7 +54,7 @@ LENGTHS = (128, 1024, 4096, 16384)
 TOKENS, IMAGES = 32768, 128
 
 
-def main():
+def main() -> None:
     parser = harness.make_parser(__doc__, 3, SUITES)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
     # On a CPU, all of its cores are used, so times are wall-clock times.
@@ -65,7 +65,7 @@ def main():
     errors.run_command(lambda: benchmark(arguments))
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise InputError("No CUDA GPU found. Use a machine with one, or pass --device cpu --quick.")
     # Keep TF32 out of the checks, which compare in single precision.
@@ -106,7 +106,7 @@ class GPUBench(Bench):
         rate: Operations per second of a large product.
     """
 
-    def __init__(self, arguments: argparse.Namespace, device: str):
+    def __init__(self, arguments: argparse.Namespace, device: str) -> None:
         super().__init__(arguments, device)
         self.rate = self.measured_rate()
 

@@ -40,7 +40,7 @@ class Bench:
         rows: One dictionary for each measured value.
     """
 
-    def __init__(self, arguments: argparse.Namespace, device: str = "cpu"):
+    def __init__(self, arguments: argparse.Namespace, device: str = "cpu") -> None:
         self.arguments, self.device = arguments, torch.device(device)
         self.rows: list[dict] = []
 
@@ -65,7 +65,7 @@ class Bench:
         return times
 
     def forward_step(self, system: System) -> Step:
-        def step():
+        def step() -> None:
             with torch.no_grad(), self.precision():
                 system.run()
 
@@ -74,7 +74,7 @@ class Bench:
     def training_step(self, system: System) -> Step:
         """Run forward and backward, without an optimizer, which would be the same for all systems."""
 
-        def step():
+        def step() -> None:
             with self.precision():
                 loss = system.loss()
             loss.backward()
@@ -104,7 +104,7 @@ class Bench:
             "kept for backward, MiB": {name: [self.kept(x)] for name, x in systems.items() if COMPILED not in name}
         }
 
-    def compare(self, suite: str, make: Callable[..., System], names: list[str], columns: list[dict[str, int]]):
+    def compare(self, suite: str, make: Callable[..., System], names: list[str], columns: list[dict[str, int]]) -> None:
         """Measure systems at all sizes, and print hf_gmlp's values and the ratios of other systems to them. A ratio is
         the median of the ratios within each round, since other load on the machine slows down both systems.
         """
@@ -126,7 +126,7 @@ class Bench:
         print(f"\n{suite}: {columns[0]['layers']} blocks, {' x '.join(key for key in columns[0] if key != 'layers')}\n")
         print(markdown_table([["", *heading], *([label, *cells] for label, cells in lines.items())]), flush=True)
 
-    def add(self, suite: str, system: str, measure: str, value: float, **columns):
+    def add(self, suite: str, system: str, measure: str, value: float, **columns) -> None:
         what, _, unit = measure.rpartition(", ")
         self.rows.append({"suite": suite, "system": system, "measure": what, "value": value, "unit": unit} | columns)
 
@@ -136,7 +136,7 @@ def about(**details) -> dict:
     return circumstances("transformers", "timm", "g-mlp-pytorch") | details
 
 
-def write_results(path: Path, rows: list[dict], common: dict):
+def write_results(path: Path, rows: list[dict], common: dict) -> None:
     """Append rows to a CSV file, each preceded by the columns of `common`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # As objects, integers stay integers in a column that some rows lack.

@@ -35,7 +35,7 @@ MEASURES = ("forward", "training", "ONNX Runtime")
 MOST_IN_ONNX = 4096
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often every system is timed (default: %(default)s)")
@@ -44,7 +44,7 @@ def main():
     errors.run_command(lambda: benchmark(arguments))
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     bench = Bench(arguments)
     table = [["tokens", *(f"{name}, {measure}: ms a token" for measure in MEASURES for name in SYSTEMS)]]

@@ -41,7 +41,7 @@ def steps_of(length: int, is_causal: bool, trains: bool) -> dict[str, Step]:
         "rows": {"input_ids": ids.view(-1, document)},
     }
 
-    def step(inputs: dict[str, torch.Tensor]):
+    def step(inputs: dict[str, torch.Tensor]) -> None:
         with torch.set_grad_enabled(trains):
             output = model(**inputs).last_hidden_state
         if trains:
@@ -50,7 +50,7 @@ def steps_of(length: int, is_causal: bool, trains: bool) -> dict[str, Step]:
     return {name: lambda inputs=inputs: step(inputs) for name, inputs in cases.items()}  # type: ignore[misc]
 
 
-def benchmark(arguments: argparse.Namespace):
+def benchmark(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     bench, table = Bench(arguments), [["tokens", "pass", "packed, ms", "over one document", "over rows"]]
     for length in arguments.lengths:
@@ -65,7 +65,7 @@ def benchmark(arguments: argparse.Namespace):
     print(circumstances("transformers"))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often every case is timed (default: %(default)s)")

@@ -57,7 +57,7 @@ def base_of(name: str) -> str:
 
 
 @torch.no_grad()
-def perturb(model: nn.Module):
+def perturb(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(SPATIAL_WEIGHTS):
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))

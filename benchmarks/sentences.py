@@ -31,7 +31,7 @@ ROWS, LENGTHS, PIECE, LONG = (8, 16, 64), (128, 512, 2048, 8192), 128, 400
 TFIDF = "tfidf"
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help=f"folders of encoders, or {TFIDF}")
     parser.add_argument("--stsb", type=Path, help="csv file with the columns sentence1, sentence2 and score")
@@ -41,7 +41,7 @@ def main():
     errors.run_command(lambda: compare(parser.parse_args()))
 
 
-def compare(arguments: argparse.Namespace):
+def compare(arguments: argparse.Namespace) -> None:
     """Print a table of scores and a table of lengths."""
     sets: dict[str, tuple[pandas.DataFrame, pandas.DataFrame]] = {}
     if arguments.banking77:
@@ -96,7 +96,7 @@ def embed(
 class Encoder:
     """Embeds texts with a gMLP or a BERT, from a folder or in memory."""
 
-    def __init__(self, model: PreTrainedModel | str, tokenizer: PreTrainedTokenizerBase | None = None):
+    def __init__(self, model: PreTrainedModel | str, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         self.model = AutoModel.from_pretrained(model) if isinstance(model, str) else model
         self.tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
         self.tokenizer.backend_tokenizer.no_truncation()

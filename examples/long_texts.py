@@ -32,7 +32,7 @@ WAYS = ("rows", "overlapping rows")
 Point = tuple[int, float, float]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="model", help="folders with a Toeplitz gMLP or aMLP")
     parser.add_argument("file", help="jsonl, csv or parquet, compressed or not")
@@ -41,7 +41,7 @@ def main():
     errors.run_command(lambda: measure(parser.parse_args()))
 
 
-def measure(arguments: argparse.Namespace):
+def measure(arguments: argparse.Namespace) -> None:
     """Print a table of all lengths for each model, and plot those of language models."""
     kind = "csv" if ".csv" in arguments.file else "parquet" if arguments.file.endswith("parquet") else "json"
     rows = datasets.load_dataset(kind, data_files=arguments.file, split="train")
@@ -140,7 +140,7 @@ def compare_with_pieces(
     return [*table, [f"all, in pieces of {min(lengths):,}", f"{100 * in_pieces.mean():.1f} %", "", ""]]
 
 
-def draw(points: dict[str, list[Point]], path: str):
+def draw(points: dict[str, list[Point]], path: str) -> None:
     """Plot perplexity and time per token against the row length, one line per model and kind of rows."""
     import matplotlib.pyplot as plt
 

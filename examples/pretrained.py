@@ -45,7 +45,7 @@ RATING = re.compile(r"(?<![\d./])(10|\d(?:\.\d+)?)\s*(?:/|out of)\s*(?:10|ten)\b
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z])")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
@@ -61,7 +61,7 @@ def main():
     for part in ("train", "more"):
         prose[part][1] = str(leave_out_test_reviews(prose[part][1], output / f"reviews_{part}.jsonl"))
 
-    def run(script: str, recipe: str, name: str, *own_flags: object):
+    def run(script: str, recipe: str, name: str, *own_flags: object) -> None:
         if not (output / name / "all_results.json").is_file():
             command = [script, f"recipes/{recipe}.yaml", *map(str, own_flags), *flags]
             command += ["--output_dir", str(output / name)]
@@ -118,7 +118,7 @@ def leave_out_test_reviews(file: str, path: Path) -> Path:
     return path
 
 
-def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
+def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000) -> None:
     """Train a lower-casing tokenizer that normalizes treebank spelling to natural text, and adds a space before the
     first word of a text, as before all other words.
     """
@@ -141,14 +141,14 @@ def sentences_of(text: str) -> list[str]:
     return [sentence for sentence in sentences if 5 <= len(sentence.split()) <= 40]
 
 
-def write_sentences(files: Sequence[str], path: Path, count: int):
+def write_sentences(files: Sequence[str], path: Path, count: int) -> None:
     """Write a random sample of the sentences, half of them without a final period, as in SST-2."""
     sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
     sample = random.Random(0).sample(sentences, min(count, len(sentences)))
     write_rows(path, [{"text": sentence} for sentence in some_without_full_stop(sample)])
 
 
-def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int):
+def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int) -> None:
     """Write a random sample of the sentences, each labeled with the opinion of the review that it is from.
 
     One review in twelve names a rating, such as 8/10. A tf-idf classifier trained on these labels the others, and
@@ -179,11 +179,11 @@ def some_without_full_stop(sentences: Sequence[str]) -> list[str]:
     return [text.removesuffix(".") if number % 2 else text for number, text in enumerate(sentences)]
 
 
-def write_rows(path: Path, rows: Iterable[dict[str, object]]):
+def write_rows(path: Path, rows: Iterable[dict[str, object]]) -> None:
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path):
+def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path) -> None:
     """Write the sentences with the mean probabilities of all teachers and tf-idf, followed by the labeled sentences
     with probabilities of 0 and 1.
     """
@@ -218,7 +218,7 @@ def probabilities(folder: Path, texts: Sequence[str]) -> np.ndarray:
     return result
 
 
-def halve(source: Path, target: Path):
+def halve(source: Path, target: Path) -> None:
     """Copy a trained model with tokenizer and card, with weights saved in half precision that load in single."""
     model_class = getattr(hf_gmlp, AutoConfig.from_pretrained(source).architectures[0])
     model_class.from_pretrained(source, dtype=torch.float16).save_pretrained(target)

@@ -41,7 +41,7 @@ FAST_BF16 = torch.cuda.is_available() or torch.backends.cpu.get_cpu_capability()
 BLOCKS, SPATIAL, TOKENS, MAP = 1.5e-3, 7.5e-3, 1e-3, 5e-4
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", help="folder of the teacher")
     parser.add_argument("texts", type=Path, help="gzipped JSON lines with a column text")
@@ -129,7 +129,7 @@ def build(args: argparse.Namespace, tokenizer: Tokenizer) -> GMLPModel:
 
 
 @torch.no_grad()
-def set_token_vectors(model: PreTrainedModel, vectors: np.ndarray, tokenizer: Tokenizer, ids: Rows):
+def set_token_vectors(model: PreTrainedModel, vectors: np.ndarray, tokenizer: Tokenizer, ids: Rows) -> None:
     """Set the vector of each token to the principal components of the teacher's embedding of the token alone, `vectors`
     [V, T], with less weight for frequent tokens (Arora et al., 2017), and a last channel for equal lengths."""
     counts = np.bincount(np.concatenate(ids), minlength=len(vectors)).astype(float)
@@ -186,7 +186,7 @@ def make_batches(lengths: np.ndarray, tokens: int, size: int, seed: int) -> list
 def teach(
     model: PreTrainedModel, tokenizer: Tokenizer, ids: Rows, targets: np.ndarray, directions: torch.Tensor,
     args: argparse.Namespace,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Train the model in place, or resume its training."""
     ids = [row[:MAX_LENGTH] for row in ids]
     plan = make_batches(np.array([len(row) + 2 for row in ids]), args.tokens, args.batch_tokens, args.seed)
@@ -225,7 +225,7 @@ def teach(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if folder.is_dir() else None)
 
 
-def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespace, name: str):
+def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespace, name: str) -> None:
     """Print the scores by which models are selected."""
     if PartialState().is_main_process:
         encode, sets = Encoder(model, tokenizer), read_banking77(args.banking77)
@@ -233,7 +233,7 @@ def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespac
         print(f"{name}: STS-B {stsb:.4f}, banking77 {banking77[0]:.4f}", flush=True)
 
 
-def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path):
+def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Save the model with weights in half precision that load in single precision, also for sentence-transformers."""
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

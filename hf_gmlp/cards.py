@@ -95,7 +95,7 @@ def model_card(
     return ModelCard.from_template(data, template_path=str(Path(__file__).with_name("card.md")), **facts)
 
 
-def write_card(card: ModelCard, folder: str | Path, repository: str | None = None, token: str | None = None):
+def write_card(card: ModelCard, folder: str | Path, repository: str | None = None, token: str | None = None) -> None:
     """Write README.md, unless the folder, or the repository to which it is pushed, has a hand-written one."""
     path = Path(folder) / "README.md"
     if path.is_file() and not is_generated(path.read_text(encoding="utf-8")):

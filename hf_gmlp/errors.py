@@ -24,7 +24,7 @@ class InputError(ValueError):
     """A flag, a file or a folder is wrong. The message says what is wrong, where, and what to do."""
 
 
-def run_command(main: Callable[[], object]):
+def run_command(main: Callable[[], object]) -> None:
     """Run a command. An error that a user can fix ends it with one line and exit code 2, Ctrl-C with 130, and a closed
     pipe (`| head`) silently with 141. Any other error is a bug, and keeps its traceback.
     """

@@ -113,7 +113,7 @@ def reason(name: str | Path, file: str, error: Exception) -> str:
     return "there is no such folder" if is_path else hub_reason(error)
 
 
-def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
+def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
     tokens, padding = len(tokenizer), tokenizer.pad_token_id
     pads_alike = None in (config.pad_token_id, padding) or config.pad_token_id == padding
@@ -157,7 +157,7 @@ def program_of(checkpoint: str) -> Path | None:
     return next((file for file in (Path(checkpoint, name) for name in PROGRAMS) if file.is_file()), None)
 
 
-def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int):
+def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
     """Extend a text model and its tokenizer, such as those of a pipeline, to texts of up to `length` tokens, in place.
 
     A Toeplitz W, the default of text models, needs no training for that. A model that accepts as many tokens already

@@ -13,13 +13,13 @@ from hf_gmlp import errors
 MODEL = "folder or name of a trained model"
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run `python -m paper` with these arguments, or with those of the command line."""
     options = vars(parse_arguments(argv))
     # Each command imports only what it needs.
     module, function = options.pop("call").split(".")
 
-    def call():
+    def call() -> None:
         if function != "run_script":
             logging.set_verbosity_error()
             logging.disable_progress_bar()
@@ -84,7 +84,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def run_script(task: str, words: list[str]):
+def run_script(task: str, words: list[str]) -> None:
     """Train or evaluate as `hf-gmlp run` does, with the paper's baseline models and their presets.
 
     Args:

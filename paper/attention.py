@@ -58,7 +58,7 @@ def largest_attention(
 
 def plot_attention(
     model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None, *, path: str | Path
-):
+) -> None:
     """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences."""
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
     # Leave out SentencePiece's mark of a word's beginning. `parse_math=False` prints dollar signs as they are.
@@ -81,7 +81,7 @@ def plot_attention(
     save_picture(figure, path)
 
 
-def plot(checkpoint: str, sentences: list[str], output: str):
+def plot(checkpoint: str, sentences: list[str], output: str) -> None:
     """Run `python -m paper plot attention`."""
     if len(sentences) > 2:
         raise InputError(f"Got {len(sentences)} sentences: pass one or two, each in quotation marks.")

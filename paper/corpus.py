@@ -92,7 +92,7 @@ def standard_library() -> list[str]:
     return documents
 
 
-def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str):
+def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str) -> None:
     """Write the given number of sentence pairs for the word-matching task into each file that does not exist yet.
 
     A sentence has one to four different words. In half of the pairs (label 1), the sentences share one word; in

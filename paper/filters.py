@@ -70,7 +70,7 @@ def spread_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
     return list(dict.fromkeys(patches))
 
 
-def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None):
+def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None) -> None:
     """Plot the spatial filters of each head of each block: the paper's Figure 4 for text, and Figure 3 for images.
 
     Args:
@@ -144,7 +144,7 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> p
     return figure
 
 
-def plot(checkpoint: str, max_layers: int | None, output: str):
+def plot(checkpoint: str, max_layers: int | None, output: str) -> None:
     """Run `python -m paper plot filters`."""
     plot_filters(load_spatial_model(checkpoint), output, max_layers=max_layers)
     print(f"The picture is in {output}.")

@@ -73,7 +73,7 @@ class TextMixerConfig(BertConfig):
 class BaselineEmbeddings(BertEmbeddings):
     """BERT's embeddings without positions."""
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         del self.position_embeddings
 
@@ -88,7 +88,7 @@ class BaselineEmbeddings(BertEmbeddings):
 class RelativeSelfAttention(BertSelfAttention):
     """BERT's self-attention with relative position biases, with or without queries and keys: [B, m, D] -> [B, m, D]"""
 
-    def __init__(self, config: BertRelposConfig):
+    def __init__(self, config: BertRelposConfig) -> None:
         super().__init__(config)
         self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
         if not config.content_attention:
@@ -123,7 +123,7 @@ class RelativeSelfAttention(BertSelfAttention):
 class TextMixerLayer(GradientCheckpointingLayer):
     """Mixer's layer, an MLP over the tokens and one over the channels, both pre-norm: [B, m, D] -> [B, m, D]"""
 
-    def __init__(self, config: TextMixerConfig):
+    def __init__(self, config: TextMixerConfig) -> None:
         super().__init__()
         self.max_length = n = config.max_position_embeddings
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -168,7 +168,7 @@ class TextMixerLayer(GradientCheckpointingLayer):
 class BaselineEncoder(nn.Module):
     """The layers, followed by `norm`: [B, m, D] -> [B, m, D]"""
 
-    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module):
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module) -> None:
         super().__init__()
         self.layer = nn.ModuleList(layers)
         self.LayerNorm = norm
@@ -196,7 +196,7 @@ class BertRelposModel(BaselinePreTrainedModel, BertModel):
 
     config: BertRelposConfig
 
-    def __init__(self, config: BertRelposConfig, add_pooling_layer: bool = True):
+    def __init__(self, config: BertRelposConfig, add_pooling_layer: bool = True) -> None:
         BertPreTrainedModel.__init__(self, config)
         self.embeddings = BaselineEmbeddings(config)
         layers = [BertLayer(config) for _ in range(config.num_hidden_layers)]
@@ -212,7 +212,7 @@ class TextMixerModel(BaselinePreTrainedModel, BertModel):
 
     config: TextMixerConfig
 
-    def __init__(self, config: TextMixerConfig, add_pooling_layer: bool = True):
+    def __init__(self, config: TextMixerConfig, add_pooling_layer: bool = True) -> None:
         BertPreTrainedModel.__init__(self, config)
         self.embeddings = BaselineEmbeddings(config)
         self.embeddings.LayerNorm = nn.Identity()
@@ -228,7 +228,7 @@ class BaselineHead(BaselinePreTrainedModel):
     bert: BertModel
     model_class: type[BertModel]
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig) -> None:
         # This also builds a BERT, which is replaced below.
         super().__init__(config)
         self.bert = self.model_class(config, add_pooling_layer=self.bert.pooler is not None)

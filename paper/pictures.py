@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
-def save_picture(figure: Figure, path: str | Path):
+def save_picture(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format of the file extension, by default PNG, and free it."""
     try:
         figure.savefig(path, dpi=150, format=Path(path).suffix.removeprefix(".") or "png")

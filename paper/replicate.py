@@ -27,7 +27,7 @@ from .runs import read_json
 from .trainings import map_jobs, search, train
 
 
-def replicate(size: str, train_file: list[str], validation_file: list[str], output_dir: Path | None, jobs: int):
+def replicate(size: str, train_file: list[str], validation_file: list[str], output_dir: Path | None, jobs: int) -> None:
     """Make the remaining runs, and report on all; the arguments are the flags of `python -m paper replicate`.
 
     Raises:
@@ -84,7 +84,7 @@ class Study:
         steps: Steps of the longest pretrainings.
     """
 
-    def __init__(self, size_name: str, output: Path, text: dict[str, Path], earlier: Mapping):
+    def __init__(self, size_name: str, output: Path, text: dict[str, Path], earlier: Mapping) -> None:
         self.size_name, self.size, self.output, self.text = size_name, SIZES[size_name], output, text
         self.tokenizer = output / "tokenizer"
         self.pairs = {part: output / "data" / f"pairs-{part}.jsonl" for part in text}
@@ -116,7 +116,7 @@ class Study:
             "runs": [*self.rows, *self.earlier.values()],
         }
 
-    def search_settings(self, jobs: int):
+    def search_settings(self, jobs: int) -> None:
         """Choose each model's learning rate and multiplier by its loss on the development text."""
         # Measure the count model once, before the searches start in parallel.
         counts = self.baselines["development"]["bigram_context"]
@@ -146,7 +146,7 @@ class Study:
                 break
         return rows, protocol.choose(losses)
 
-    def pretrain(self, jobs: int):
+    def pretrain(self, jobs: int) -> None:
         """Make the runs of the perplexity table, and those of the next length if the loss of a model still falls."""
         for steps in self.size.steps:
             self.steps = steps
@@ -157,7 +157,7 @@ class Study:
             if all(statistics.fmean(map(protocol.fall, seeds)) < protocol.FALL for seeds in curves.values()):
                 break
 
-    def search_task_settings(self, jobs: int):
+    def search_task_settings(self, jobs: int) -> None:
         """Choose the settings of each model that is fine-tuned, by its accuracy on the development pairs."""
         # A pair for each sample of the longest fine-tuning, and those for evaluation.
         counts = (32 * self.size.task_steps[1], 2000, 5000)
@@ -176,7 +176,7 @@ class Study:
             self.rows += rows
             self.task_settings[name] = setting
 
-    def fine_tune(self, jobs: int):
+    def fine_tune(self, jobs: int) -> None:
         """Make the reported fine-tunings on the word-matching task."""
         steps = self.size.task_steps[1]
         runs = [("task", name, self.task_settings[name], seed, steps) for seed in SEEDS for name in TASK_MODELS]

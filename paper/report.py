@@ -45,7 +45,7 @@ def count_models(size: Size) -> dict[str, tuple[int, int]]:
 class Results:
     """The contents of results.json, organized by stage, model and seed."""
 
-    def __init__(self, numbers: dict):
+    def __init__(self, numbers: dict) -> None:
         self.numbers = numbers
         self.size = SIZES[numbers["size"]]
         self.counts = numbers["baselines"]["evaluation"]["bigram_context"]
@@ -221,7 +221,7 @@ def fill(text: str, name: str, make: Callable[[], list[list]]) -> str:
     return f"{before}{mark}\n\n{markdown_table(make())}\n\n{after[after.index('<!-- end -->') :]}" if mark else text
 
 
-def write(numbers: dict, folder: Path):
+def write(numbers: dict, folder: Path) -> None:
     """Write results.json, the figure, and report.md. In an existing report.md, only the tables change."""
     folder.mkdir(parents=True, exist_ok=True)
     # Write one run per line, for readable diffs.
@@ -237,7 +237,7 @@ def write(numbers: dict, folder: Path):
     page.write_text(fill_tables(text, results), encoding="utf-8")
 
 
-def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
+def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()) -> None:
     """Rewrite the report and the tables of pages from results.json."""
     numbers = json.loads(results.read_text(encoding="utf-8"))
     write(numbers, folder)
@@ -252,7 +252,7 @@ def perplexity(losses: Sequence[float]) -> str:
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
-def draw_training(results: Results, path: Path):
+def draw_training(results: Results, path: Path) -> None:
     """Draw the training losses of seed 1 in two panels of one scale: BERTs and Mixer, and gMLPs."""
     # The number of steps that most models were trained for.
     steps, losses = max(results.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))

@@ -66,7 +66,7 @@ def image_points(runs: Iterable[Run]) -> pd.DataFrame:
     return to_points((family(run.config), run.millions, 100 * run.accuracy) for run in runs)
 
 
-def check_same(what: str, values: Iterable[Any]):
+def check_same(what: str, values: Iterable[Any]) -> None:
     """Raise InputError if the values that are not None differ; `what` describes the values in the message."""
     distinct = sorted({value for value in values if value is not None})
     if len(distinct) > 1:
@@ -137,7 +137,7 @@ def transfer(runs: list[Run], paper: bool) -> list[Panel]:
     return accuracy_panels(runs, paper, "perplexity after pretraining", "Perplexity", perplexity)
 
 
-def draw(panels: list[Panel], path: str):
+def draw(panels: list[Panel], path: str) -> None:
     """Draw medians with bars from minimum to maximum; the paper's points are hollow."""
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), squeeze=False, layout="constrained")
     names = list(dict.fromkeys(name.removesuffix(PAPER) for panel in panels for name in panel.points.family))
@@ -162,7 +162,7 @@ def draw(panels: list[Panel], path: str):
     save_picture(figure, path)
 
 
-def log_axis(axis: XAxis | YAxis, label: str):
+def log_axis(axis: XAxis | YAxis, label: str) -> None:
     """Make an axis logarithmic with plain numbers as tick labels."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_label_text(f"{label} (log scale)")
@@ -171,7 +171,7 @@ def log_axis(axis: XAxis | YAxis, label: str):
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def plot(kind: str, runs: list[str], paper: bool, output: str):
+def plot(kind: str, runs: list[str], paper: bool, output: str) -> None:
     """Draw a figure and print its power laws; the arguments are the flags. Raise InputError if the runs have no points
     or cannot be compared."""
     finished = find_runs(runs) if runs else []

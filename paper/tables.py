@@ -66,7 +66,7 @@ class Table:
     notes: list[str]  # lines below the table
 
 
-def print_table(number: int, runs: Sequence[str | Path]):
+def print_table(number: int, runs: Sequence[str | Path]) -> None:
     """Print a table of the paper with this project's numbers."""
     print(to_markdown(build_table(number, runs)), end="")
 
@@ -106,7 +106,7 @@ def paper_table(number: int) -> Table:
     return Table(number, title, header[:-1], rows, [re.sub(r"\n +", " ", note) for note in notes])
 
 
-def fill_counts(table: Table):
+def fill_counts(table: Table) -> None:
     """Fill in parameters and FLOPs."""
     for row in table.rows:
         if row.model.startswith("timm/"):
@@ -143,7 +143,7 @@ def timm_counts(name: str, pixels: int) -> tuple[int, int]:
     return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops()
 
 
-def fill_results(table: Table, runs: Sequence[Run]):
+def fill_results(table: Table, runs: Sequence[Run]) -> None:
     """Fill in the median over the seeds of the best setting, as in the paper. Notes name the runs."""
     mark = 0
     # If a model has two rows, the first is the published result and the second the authors' own training.

@@ -76,7 +76,7 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path) -> list[float]:
     return fractions
 
 
-def plot(checkpoint: str, output: str):
+def plot(checkpoint: str, output: str) -> None:
     """Run `python -m paper plot matrices`."""
     model = load_spatial_model(checkpoint)
     if model.config.model_type == "gmlp_vision":

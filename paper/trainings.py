@@ -55,7 +55,7 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
     return read_json(folder / FINISHED) or DIVERGED
 
 
-def call(command: list[str], log: Path):
+def call(command: list[str], log: Path) -> None:
     """Run a script of the project and append its output to `log`; on failure, raise its last line as InputError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     # Parallel trainings are faster with one core each than with all cores each.

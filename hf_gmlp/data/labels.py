@@ -79,7 +79,7 @@ def number_labels(
     return results, labels
 
 
-def check_columns(dataset: Dataset, split: str, columns: Sequence[str]):
+def check_columns(dataset: Dataset, split: str, columns: Sequence[str]) -> None:
     """Raise an InputError if there are no rows, or a column is missing or lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")

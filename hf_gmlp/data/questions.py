@@ -56,7 +56,7 @@ def _find_answer(context: str, text: str, start: int, name: str) -> int:
     return len(context) - len(tail)
 
 
-def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
+def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int) -> None:
     """Raise an InputError if a window has no room for new context, or the tokenizer cannot encode or pad it."""
     if doc_stride > max_seq_length // 2:
         raise InputError(f"--doc_stride {doc_stride} is above half of --max_seq_length, {max_seq_length // 2}.")

@@ -29,7 +29,7 @@ LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 TEXT_COLUMNS = ("sentence1", "sentence2")
 
 
-def check_text_columns(names: Sequence[str]):
+def check_text_columns(names: Sequence[str]) -> None:
     """Raise an InputError if --text_column_names has more than two columns, or one twice."""
     if len(names) > 2 or len(set(names)) < len(names):
         raise InputError(f"--text_column_names takes one or two columns, without repetition, got {', '.join(names)}.")
@@ -61,7 +61,7 @@ def find_text_columns(
     return columns
 
 
-def check_texts(dataset: Dataset, columns: Sequence[str]):
+def check_texts(dataset: Dataset, columns: Sequence[str]) -> None:
     """Raise an InputError if one of the `TEXT_COLUMNS`, which had the names `columns`, holds something else."""
     for name, column in zip(TEXT_COLUMNS, columns):
         feature = dataset.features[name]

@@ -76,7 +76,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     spatial_layer_norm_eps: float | int = interval(min=0.0)(default=1e-5)
     """Epsilon of the LayerNorm before the spatial projection."""
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs) -> None:
         # Early checkpoints have this field, which no longer has an effect.
         kwargs.pop("gating_implementation", None)
         if type(self).__module__ == __name__:
@@ -95,7 +95,7 @@ class GMLPBaseConfig(PreTrainedConfig):
         """E, the channels of the spatial projection: d_ffn / 2 with a split, d_ffn without one."""
         return self.intermediate_size // 2 if self.spatial_gating == "split" else self.intermediate_size
 
-    def validate_channels(self):
+    def validate_channels(self) -> None:
         """Check that the split and the heads divide the channels."""
         divisor = self.spatial_heads * (2 if self.spatial_size < self.intermediate_size else 1)
         if self.intermediate_size % divisor:
@@ -174,7 +174,7 @@ class GMLPConfig(GMLPBaseConfig):
         """Dropout before the classifier."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
-    def validate_reach(self):
+    def validate_reach(self) -> None:
         """Check that a reach is at most n and that W is Toeplitz."""
         n, reach = self.max_position_embeddings, self.spatial_reach
         if reach is not None and not (self.toeplitz and 1 <= reach <= n):
@@ -237,7 +237,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs) -> None:
         out_features, out_indices = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
         if out_features is not None or out_indices is not None:
             self.set_output_features_output_indices(out_features, out_indices)
@@ -280,7 +280,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         rows, columns = self.grid_size
         return rows * columns + self.num_prefix_tokens
 
-    def validate_image(self):
+    def validate_image(self) -> None:
         """Check that patches fill the image, and that the stem and W suit them."""
         sizes = (as_pair(self.image_size), as_pair(self.patch_size))
         if any(patch < 1 or size < 1 or size % patch for size, patch in zip(*sizes)):

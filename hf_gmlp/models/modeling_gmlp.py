@@ -57,7 +57,7 @@ BLOCK_SIZE = 64
 class GMLPEmbeddings(nn.Module):
     """Token and segment embeddings as in BERT, but without positions and a norm. Every block begins with a norm."""
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__()
         # Without `padding_idx`, whose embedding would be zero: without segments, every LayerNorm of a new model would
         # multiply the gradient of visible padding by a thousand.
@@ -206,12 +206,12 @@ def weight_entries(
     return torch.where(has_weight if is_visible is None else has_weight & is_visible, entries, size)
 
 
-def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]):
+def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]) -> None:
     if value is not None and tuple(value.shape) not in shapes:
         raise ValueError(f"`{name}` must have one entry per token, shape {shapes[0]}, got {tuple(value.shape)}.")
 
 
-def check_length(length: int, n: int):
+def check_length(length: int, n: int) -> None:
     if length > n:
         raise ValueError(
             f"The sequences have {length} tokens, more than the maximum of {n} (`config.max_position_embeddings`). "
@@ -346,7 +346,7 @@ class SpatialProjection(nn.Module):
 
     def __init__(
         self, length: int, toeplitz: bool, heads: int = 1, grid: tuple[int, int] | None = None, reach: int | None = None
-    ):
+    ) -> None:
         super().__init__()
         self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
         shape = (2 * (reach or length) - 1,) if toeplitz else (length, length)
@@ -422,12 +422,12 @@ class SpatialProjection(nn.Module):
             outputs.append(batched_product(b, w.expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
-    def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):
+    def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
 
     @torch.no_grad()
-    def resize(self, length: int, reach: int | None = None):
+    def resize(self, length: int, reach: int | None = None) -> None:
         """Change n, and k of a Toeplitz W, in place. By default, k stays the same, but is at most n.
         Remaining weights and biases keep their values; new weights are zero and new biases one."""
         growth = length - self.length
@@ -438,7 +438,7 @@ class SpatialProjection(nn.Module):
         self.set_parameters(weight, F.pad(self.bias, (0, growth), value=1.0))
 
     @torch.no_grad()
-    def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
+    def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int) -> None:
         """Change the grid of patches in place. A Toeplitz W keeps the weights of its offsets; those of new offsets are
         zero, and new patches copy the b of the nearest one. A dense W is interpolated over output patches (its rows)
         and input patches (its columns), and b over patches; prefix tokens ([CLS]) stay. Since W sums over its columns,
@@ -470,7 +470,7 @@ class SpatialProjection(nn.Module):
 class SpatialGatingUnit(nn.Module):
     """s(Z) = Z1 * f(Z2), or another gating of Table 3; f is the spatial projection of its normalized input."""
 
-    def __init__(self, config: GMLPBaseConfig):
+    def __init__(self, config: GMLPBaseConfig) -> None:
         super().__init__()
         self.config = config
         self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
@@ -532,7 +532,7 @@ def eager_attention_forward(
 class GMLPTinyAttention(nn.Module):
     """The single-head attention of an aMLP (Figure 6), of width A = config.attention_size."""
 
-    def __init__(self, config: GMLPBaseConfig):
+    def __init__(self, config: GMLPBaseConfig) -> None:
         super().__init__()
         self.config = config
         self.scaling = config.attention_size**-0.5
@@ -571,7 +571,7 @@ class GMLPBlock(GradientCheckpointingLayer):
     """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6). Each
     layer is called as a module, so that adapters and quantizers can wrap or replace it."""
 
-    def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0):
+    def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0) -> None:
         super().__init__()
         self.config = config
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -619,7 +619,7 @@ def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
 class GMLPPooler(nn.Sequential):
     """A dense layer and tanh, as in BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
 
-    def __init__(self, config: GMLPBaseConfig):
+    def __init__(self, config: GMLPBaseConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = nn.Tanh()
@@ -670,7 +670,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     reads_values = True
 
     @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
             init.normal_(module.weight, std=self.config.spatial_initializer_range)
@@ -684,7 +684,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     def get_output_embeddings(self) -> nn.Module | None:
         return getattr(self, "decoder", None)
 
-    def set_output_embeddings(self, new_embeddings: nn.Module):
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.decoder = new_embeddings
 
     def spatial_projections(self) -> list[SpatialProjection]:
@@ -695,7 +695,9 @@ class GMLPPreTrainedModel(PreTrainedModel):
         """Return the spatial weights of every block, which replace position embeddings."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
-    def resize_position_embeddings(self, new_num_position_embeddings: int, new_spatial_reach: int | None = None):
+    def resize_position_embeddings(
+        self, new_num_position_embeddings: int, new_spatial_reach: int | None = None
+    ) -> None:
         """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
 
         Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, and new entries of b are
@@ -729,7 +731,7 @@ class GMLPModel(GMLPPreTrainedModel):
 
     _auto_class = "AutoModel"
 
-    def __init__(self, config: GMLPConfig, add_pooling_layer: bool = True):
+    def __init__(self, config: GMLPConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = GMLPEmbeddings(config)
         self.layers = build_layers(config)
@@ -841,7 +843,7 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
     return inputs
 
 
-def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList):
+def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList) -> None:
     """Add missing layers to a cache: per block, one for the keys and values of tiny attention, if any, and one for v.
     Raise a ValueError if the model cannot use the cache."""
     if not config.is_causal:
@@ -917,7 +919,7 @@ def classification_loss(
 class GMLPPredictionHead(nn.Sequential):
     """BERT's transform before the masked-language-model decoder: dense, activation, norm. [..., D] -> [..., D]"""
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -933,7 +935,7 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
     _tp_plan = {"decoder": "colwise_gather_output"}
     _fsdp_plan = {"decoder": "keep_full_weight"}
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__(config)
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.head = GMLPPredictionHead(config) if config.mlm_transform else nn.Identity()
@@ -986,7 +988,7 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
     _tp_plan = {"decoder": "colwise_gather_output"}
     _fsdp_plan = {"decoder": "keep_full_weight"}
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         if not config.is_causal:
             # Copy it, since the caller may use this config for a masked language model too.
             config = copy.deepcopy(config)
@@ -1056,7 +1058,7 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
     _auto_class = "AutoModelForSequenceClassification"
     loss_function = staticmethod(classification_loss)
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__(config)
         self.model = GMLPModel(config)
         self.dropout = nn.Dropout(config.classifier_rate)
@@ -1095,7 +1097,7 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
     _auto_class = "AutoModelForMultipleChoice"
     loss_function = staticmethod(class_loss)
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__(config)
         self.model = GMLPModel(config)
         self.dropout = nn.Dropout(config.classifier_rate)
@@ -1130,7 +1132,7 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
     _auto_class = "AutoModelForTokenClassification"
     loss_function = staticmethod(class_loss)
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__(config)
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.dropout = nn.Dropout(config.classifier_rate)
@@ -1163,7 +1165,7 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
     _auto_class = "AutoModelForQuestionAnswering"
     loss_function = staticmethod(ForQuestionAnsweringLoss)
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig) -> None:
         super().__init__(config)
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
@@ -1230,7 +1232,7 @@ class GMLPPatchEmbeddings(nn.Module):
     """The embeddings of patches, by one convolution, as in ViT, or by a convolutional stem and a projection. With "cls"
     pooling, a [CLS] token precedes them."""
 
-    def __init__(self, config: GMLPVisionConfig):
+    def __init__(self, config: GMLPVisionConfig) -> None:
         super().__init__()
         self.config = config
         patch_size, channels, self.stem = as_pair(config.patch_size), config.num_channels, None
@@ -1266,7 +1268,7 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     # The number of tokens follows from the size of the images.
     resize_position_embeddings = PreTrainedModel.resize_position_embeddings
 
-    def resize_image_size(self, image_size: int | tuple[int, int]):
+    def resize_image_size(self, image_size: int | tuple[int, int]) -> None:
         """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
         over the grid of patches, in its rows and columns, and b over its patches. A Toeplitz W keeps the weights of its
         offsets; those of new offsets are zero. Change the image processor too, create the optimizer afterwards, and
@@ -1290,7 +1292,7 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
 
     _auto_class = "AutoModel"
 
-    def __init__(self, config: GMLPVisionConfig, add_pooling_layer: bool = True):
+    def __init__(self, config: GMLPVisionConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = GMLPPatchEmbeddings(config)
         self.layers = build_layers(config)
@@ -1324,7 +1326,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
     _auto_class = "AutoModelForImageClassification"
     loss_function = staticmethod(classification_loss)
 
-    def __init__(self, config: GMLPVisionConfig):
+    def __init__(self, config: GMLPVisionConfig) -> None:
         super().__init__(config)
         self.model = GMLPVisionModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
@@ -1351,7 +1353,7 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
 
     _auto_class = "AutoBackbone"
 
-    def __init__(self, config: GMLPVisionConfig):
+    def __init__(self, config: GMLPVisionConfig) -> None:
         if config._out_features is None:
             # Copy it, since the caller may use this config for a model of another depth.
             config = copy.deepcopy(config)

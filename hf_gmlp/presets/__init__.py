@@ -46,7 +46,7 @@ def preset_config(name: str, **overrides: Any) -> "PreTrainedConfig":
     return config
 
 
-def show_presets(name: str | None = None):
+def show_presets(name: str | None = None) -> None:
     """Print the sizes of all presets, or the config of one."""
     if name is not None:
         print(f"{(preset_path(name) / 'config.json').read_text(encoding='utf-8')}\nfolder: {preset_path(name)}")

@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 
 
-def run_task(task: str):
+def run_task(task: str) -> None:
     """Train or evaluate with the flags of the command line, `sys.argv`.
 
     Args:

@@ -71,7 +71,7 @@ class ClassificationArguments(DataArguments):
         False,
     )
 
-    def lengthen(self, args: RunArguments, rows: int):
+    def lengthen(self, args: RunArguments, rows: int) -> None:
         """Raise `args.num_train_epochs` to the number that --min_train_steps needs with this many training rows."""
         steps = math.ceil(rows / total_batch_size(args))
         if self.min_train_steps is not None and args.max_steps < 1:
@@ -123,7 +123,7 @@ def logits_only(outputs: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Te
 class KeptEvaluation:
     """`compute_metrics` for Trainer that keeps the logits and labels of the last evaluation, for `write_report`."""
 
-    def __init__(self, compute: Callable[[EvalPrediction], dict[str, float]]):
+    def __init__(self, compute: Callable[[EvalPrediction], dict[str, float]]) -> None:
         self.compute = compute
         self.logits, self.labels = np.empty(0), np.empty(0)
 
@@ -256,7 +256,7 @@ def calibrate_classifier(classifier: nn.Module | None, evaluation: Evaluation) -
     )
 
 
-def write_report(trainer: GMLPTrainer, evaluation: Evaluation):
+def write_report(trainer: GMLPTrainer, evaluation: Evaluation) -> None:
     """Write eval_predictions.csv, and for classes write and print report.txt: precision, recall, F1 and support of each
     class, the most frequent confusions, and the conclusion. The F1 scores are added to the model card.
     """
@@ -291,7 +291,7 @@ def write_report(trainer: GMLPTrainer, evaluation: Evaluation):
     print(f"\n{printed}\nMore in {folder}: report.txt, eval_predictions.csv")
 
 
-def conclude(trainer: GMLPTrainer, evaluation: Evaluation):
+def conclude(trainer: GMLPTrainer, evaluation: Evaluation) -> None:
     """Print the conclusion, and plot a confusion matrix with the names of the classes at its sides."""
     print(f"\n{evaluation.conclusion}")
     config = trainer.model.config
@@ -350,8 +350,8 @@ def cross_validate(
 class StopAfter(TrainerCallback):
     """Stops the training after a number of steps, without changing the schedule of the learning rate."""
 
-    def __init__(self, steps: int):
+    def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         control.should_training_stop |= state.global_step >= self.steps

@@ -54,7 +54,7 @@ class CausalCollator:
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False, max_length: int | None = None
-    ):
+    ) -> None:
         self.max_length = max_length
         self.separator = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
@@ -72,7 +72,7 @@ class CausalCollator:
         return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 
-def main():
+def main() -> None:
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed

@@ -143,7 +143,7 @@ def _loss(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> float:
 
 
 @torch.no_grad()
-def set_classifier(model: PreTrainedModel, classifier: Classifier):
+def set_classifier(model: PreTrainedModel, classifier: Classifier) -> None:
     """Write the weights into a model's `classifier`."""
     model.classifier.weight.copy_(torch.from_numpy(classifier.weight))
     model.classifier.bias.copy_(torch.from_numpy(classifier.bias))

@@ -173,7 +173,7 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
         interval="[5, inf)",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         task = TASKS.get(self.task_name)
         if task is not None and self.do_regression not in (None, task.labels is None):
@@ -360,7 +360,7 @@ def fit_to_embeddings(trainer: GMLPTrainer, rows: Dataset, numbers: np.ndarray, 
     return classifier
 
 
-def start_from_embeddings(trainer: GMLPTrainer, balanced: bool):
+def start_from_embeddings(trainer: GMLPTrainer, balanced: bool) -> None:
     """Let fine-tuning start from a classifier that fits the embeddings, and leave the token vectors as they are."""
     rows = trainer.train_dataset
     if len(rows) > MAX_FITTED_ROWS:
@@ -385,7 +385,7 @@ def cross_validated(logits: np.ndarray, rows: Dataset, numbers: np.ndarray, has_
     return Evaluation(logits, np.array(rows["labels"]), visible_columns(rows), baseline, CROSS_VALIDATED)
 
 
-def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
+def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig) -> None:
     """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number."""
     if not np.isfinite(logits).all():
         logger.warning("The model's logits are not finite numbers: %s is not written", path)
@@ -395,7 +395,7 @@ def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
     write_text(path, table.to_csv(sep="\t", lineterminator="\n"))
 
 
-def main():
+def main() -> None:
     model_args, data_args, training_args = parse_arguments((ModelArguments, GlueArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     task, config, train = TASKS.get(data_args.task_name), build_config(model_args), training_args.do_train

@@ -87,7 +87,7 @@ class ImageArguments(ClassificationArguments):
     cutmix_alpha: float = flag("Alpha of CutMix; 0 turns it off.", 0.0, interval="[0, inf)")
     switch_prob: float = flag("Probability of CutMix where Mixup is on too.", 0.5, interval="[0, 1]")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.image_size or [1]) > 2 or len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
             raise ValueError("--image_size takes one or two numbers, and --crop_scale two, the smaller one first.")
@@ -158,7 +158,7 @@ def load_images(
     return splits, labels
 
 
-def check_images(splits: Mapping[str, Dataset]):
+def check_images(splits: Mapping[str, Dataset]) -> None:
     """Raise an InputError if an image file is missing or cannot be decoded. Training images are decoded for at most 20
     seconds, validation images all.
     """
@@ -271,7 +271,7 @@ def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | 
 class Normalization:
     """Normalize pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1."""
 
-    def __init__(self, mean: list[float], std: list[float]):
+    def __init__(self, mean: list[float], std: list[float]) -> None:
         self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in (mean, std))
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:  # [B, 3, height, width]
@@ -301,13 +301,13 @@ class ImageCollator:
         transform: Callable | None = None,
         mixing: Callable | None = None,
         seed: int = 0,
-    ):
+    ) -> None:
         self.processor, self.transform, self.mixing, self.seed = processor, transform, mixing, seed
         self.normalization = Normalization(processor.image_mean, processor.image_std)
         # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
-    def set_epoch(self, epoch: int):
+    def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
@@ -343,7 +343,7 @@ def accuracies(prediction: EvalPrediction) -> dict[str, float]:
     return results | ({"top5_accuracy": float(right.any(axis=1).mean())} if right.shape[1] == 5 else {})
 
 
-def main():
+def main() -> None:
     model_args, data_args, training_args = parse_arguments((BaseModelArguments, ImageArguments, RunArguments), __doc__)
     callbacks = data_args.callbacks(training_args)
     for folder in filter(None, (data_args.train_dir, data_args.validation_dir)):

@@ -247,7 +247,7 @@ class LanguageModelMetrics:
             not to the bytes.
     """
 
-    def __init__(self, num_bytes: int | None = None):
+    def __init__(self, num_bytes: int | None = None) -> None:
         self.num_bytes = num_bytes
         # The loss in nats, the number of correct predictions, and that of all predictions.
         self.sums = [0.0, 0.0, 0.0]

@@ -64,7 +64,7 @@ class MaskingCollator:
         fixed_count: bool = False,
         sparse_evaluation: bool = False,
         max_length: int | None = None,
-    ):
+    ) -> None:
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
             raise InputError("The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: pass another --tokenizer_name.")
         self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
@@ -75,7 +75,7 @@ class MaskingCollator:
         # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
-    def set_epoch(self, epoch: int):
+    def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
 
     def mask(self, example: dict, epoch: int | None) -> dict[str, np.ndarray]:
@@ -134,7 +134,7 @@ def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
     return masked
 
 
-def main():
+def main() -> None:
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed

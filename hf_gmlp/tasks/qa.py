@@ -133,7 +133,7 @@ class AnswerMetrics:
         windows: From `window_dataset`, in the order of the evaluation.
     """
 
-    def __init__(self, questions: Dataset, windows: Dataset, arguments: QAArguments):
+    def __init__(self, questions: Dataset, windows: Dataset, arguments: QAArguments) -> None:
         self.questions, self.arguments = questions, arguments
         self.windows = {name: windows[name] for name in DECODING_COLUMNS}
         self.decoded: list[Decoded] = []
@@ -162,7 +162,7 @@ class AnswerMetrics:
         null_odds = {key: answer.null_odds for key, answer in zip(ids, decoded)}
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=threshold)
 
-    def write(self, args: TrainingArguments, prefix: str):
+    def write(self, args: TrainingArguments, prefix: str) -> None:
         """Write {prefix}_predictions.json (for the official scripts), _nbest_predictions.json and _null_odds.json."""
         if not args.should_save:
             return
@@ -177,7 +177,7 @@ class AnswerMetrics:
             write_text(Path(args.output_dir, f"{prefix}_{name}.json"), f"{text}\n")
 
 
-def main():
+def main() -> None:
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     config = build_config(model_args)

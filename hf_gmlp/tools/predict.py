@@ -53,7 +53,7 @@ def predict(
     batch_size: int = 32,
     max_seq_length: int | None = None,
     version_2_with_negative: bool = False,
-):
+) -> None:
     """Write the rows of a file, or of a folder of pictures, to a csv or jsonl file, with the `top_k` best classes or
     answers of each row and their probabilities. If there are labels, print the score. Texts are classified by their
     first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training. With
@@ -113,7 +113,7 @@ class Writer:
         has_probabilities: Whether each result has a probability.
     """
 
-    def __init__(self, path: Path, ranks: int, has_probabilities: bool):
+    def __init__(self, path: Path, ranks: int, has_probabilities: bool) -> None:
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         kinds = ("prediction", "probability") if has_probabilities else ("prediction",)
         self.results = [f"{kind}_{rank}".removesuffix("_1") for rank in range(1, ranks + 1) for kind in kinds]
@@ -123,7 +123,7 @@ class Writer:
     def __enter__(self) -> "Writer":
         return self
 
-    def open(self, rows: list[Row]):
+    def open(self, rows: list[Row]) -> None:
         """Open the file for rows with the columns of these."""
         if taken := [name for name in self.results if name in rows[0]]:
             raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
@@ -132,7 +132,7 @@ class Writer:
         if self.path.suffix == ".csv":
             csv.writer(self.file, lineterminator="\n").writerow(self.columns)
 
-    def write(self, rows: list[Row], results: list[Results]):
+    def write(self, rows: list[Row], results: list[Results]) -> None:
         if self.file is None:
             self.open(rows)
         records = []
@@ -179,7 +179,7 @@ class Scorer:
 
     def __init__(
         self, config: PreTrainedConfig, rows: list[Row], asked: str | None = None, usual: Sequence[str] = LABEL_COLUMNS
-    ):
+    ) -> None:
         self.names = [name for _, name in sorted(config.id2label.items())]
         self.problem_type = config.problem_type or (REGRESSION if len(self.names) == 1 else ONE_CLASS)
         # Numbers of rows by what the label says and what the model predicts.
@@ -216,7 +216,7 @@ class Scorer:
             return frozenset(name for name, probability in results if probability > 0.5)
         return float(results[0][0]) if self.problem_type == REGRESSION else results[0][0]
 
-    def compare(self, rows: list[Row], results: list[Results]):
+    def compare(self, rows: list[Row], results: list[Results]) -> None:
         for label, result in zip(self.read(rows, self.column) if self.column else (), results):
             if label is None or not result:
                 continue

@@ -32,7 +32,7 @@ class QuestionAnswerer:
             fit.
     """
 
-    def __init__(self, model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None):
+    def __init__(self, model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         if not isinstance(model, PreTrainedModel):
             model = open_model(AutoModelForQuestionAnswering, model)
         self.model = model.eval()

@@ -24,7 +24,7 @@ LOOPBACK = ["127.0.0.1", "localhost"]
 SENTENCE = "The committee accepted the proposal after a long debate."
 
 
-def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
+def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve a page for a trained model until Ctrl-C. Port 0 picks a free port from 7860 on."""
     print(f"Loading {checkpoint} ...", flush=True)
     page = make_page(checkpoint)
@@ -75,7 +75,7 @@ def examples_of(checkpoint: str) -> list[list[str]] | None:
     return [[row.get("text") or str(Path(checkpoint, row["src"]))] for row in widget] if widget else None
 
 
-def need_input(value: str | None):
+def need_input(value: str | None) -> None:
     """Raise an error, which the page shows, if an input is empty."""
     if not (value or "").strip():
         raise gr.Error("There is no input yet.", print_exception=False)
@@ -84,7 +84,7 @@ def need_input(value: str | None):
 # Each of the following functions adds the interface for one head to the page.
 
 
-def fill_masks(model: PreTrainedModel, checkpoint: str):
+def fill_masks(model: PreTrainedModel, checkpoint: str) -> None:
     pipe = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
     mask = str(pipe.tokenizer.mask_token)
 
@@ -98,7 +98,7 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
     gr.Interface(fill, gr.Textbox(label=f"Text with {mask}"), outputs, examples=examples)
 
 
-def classify_text(model: PreTrainedModel, checkpoint: str):
+def classify_text(model: PreTrainedModel, checkpoint: str) -> None:
     tokenizer = open_tokenizer(checkpoint)
     options: dict[str, Any] = {"truncation": True, "max_length": text_length(model.config, tokenizer)}
     pipe = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None, **options)
@@ -113,7 +113,7 @@ def classify_text(model: PreTrainedModel, checkpoint: str):
     gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples_of(checkpoint))
 
 
-def answer_questions(model: PreTrainedModel, checkpoint: str):
+def answer_questions(model: PreTrainedModel, checkpoint: str) -> None:
     answerer = QuestionAnswerer(model, open_tokenizer(checkpoint))
 
     def answer(question: str, context: str) -> list[list]:
@@ -125,7 +125,7 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
     gr.Interface(answer, inputs, outputs, examples=[["What was accepted?", SENTENCE]])
 
 
-def classify_images(model: PreTrainedModel, checkpoint: str):
+def classify_images(model: PreTrainedModel, checkpoint: str) -> None:
     pipe = pipeline("image-classification", model=model, image_processor=open_image_processor(checkpoint), top_k=5)
 
     def classify(path: str | None) -> dict[str, float]:
@@ -142,7 +142,7 @@ def classify_images(model: PreTrainedModel, checkpoint: str):
     gr.Interface(classify, image, gr.Label(label="Classes"), examples=examples_of(checkpoint))
 
 
-def continue_text(model: PreTrainedModel, checkpoint: str):
+def continue_text(model: PreTrainedModel, checkpoint: str) -> None:
     pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
     def write(text: str, new_tokens: int, temperature: float) -> str:

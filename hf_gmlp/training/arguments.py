@@ -53,7 +53,7 @@ def is_inside(number: float, interval: str) -> bool:
 class Flags:
     """The base of dataclasses of flags, which raises a ValueError for a number outside of the interval of its flag."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for declared in fields(cast(Any, self)):
             value, text = getattr(self, declared.name), declared.metadata.get("help")
             interval = text.interval if isinstance(text, FlagHelp) else INHERITED.get(declared.name)
@@ -83,7 +83,7 @@ class BaseModelArguments(Flags):
     trust_remote_code: bool = flag("Run code of a checkpoint. gMLPs do not need it.", False, may_change=True)
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
@@ -132,7 +132,7 @@ class RunArguments(Flags, TrainingArguments):
         may_change=True,
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         TrainingArguments.__post_init__(self)
         if self.label_names:
@@ -176,7 +176,7 @@ class DataArguments(Flags):
     overwrite_cache: bool = flag("Prepare the data again, without the cache.", False, may_change=True)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.", may_change=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         sources = [name for name in SOURCES if getattr(self, name, None)]
         if len({SOURCES[name] for name in sources}) > 1:

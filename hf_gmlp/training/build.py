@@ -162,21 +162,21 @@ def build_model(
         raise InputError(f"This config does not make a {config.model_type} model: {first_line(error)}") from error
 
 
-def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
+def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool) -> None:
     """Raise an InputError if a checkpoint was trained with later tokens visible, unless it will be trained further."""
     trained_for = (config.architectures or [""])[0]
     if not do_train and (not getattr(config, "is_causal", True) or trained_for.endswith("ForMaskedLM")):
         raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: --do_train first.")
 
 
-def check_packing(model: PreTrainedModel, separate_documents: bool):
+def check_packing(model: PreTrainedModel, separate_documents: bool) -> None:
     """Raise an InputError if --separate_documents is set, but the model cannot separate documents in a row."""
     if separate_documents and model.config.model_type != "gmlp":
         raise InputError(f"--separate_documents is for gMLPs and aMLPs: a {type(model).__name__} mixes documents.")
 
 
 @torch.no_grad()
-def check_causal(model: PreTrainedModel):
+def check_causal(model: PreTrainedModel) -> None:
     """Raise an InputError if a token changes the logits of earlier ones: the model would learn to copy it."""
     training = model.training
     model.eval()

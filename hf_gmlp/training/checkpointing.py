@@ -29,7 +29,7 @@ def has_dropout(operator: torch._ops.OpOverload, args: tuple, kwargs: dict) -> b
     return (dict(zip(names, args)) | kwargs).get("dropout_p", 0.0) > 0.0
 
 
-def enable_selective_checkpointing(model: PreTrainedModel):
+def enable_selective_checkpointing(model: PreTrainedModel) -> None:
     """Keep only the inputs of blocks and the results of matrix products for the backward pass in training, and
     recompute the rest (norms, activations, gating). Outputs and gradients stay the same, even in compiled models.
 

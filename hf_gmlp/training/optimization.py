@@ -90,7 +90,7 @@ class WithMuon(torch.optim.Optimizer):
         make_other: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         learning_rate: float,
         weight_decay: float,
-    ):
+    ) -> None:
         ids = {id(weight) for weight in matrices}
         other_groups = [group | {"params": [w for w in group["params"] if id(w) not in ids]} for group in groups]
         muon = torch.optim.Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
@@ -107,7 +107,7 @@ class WithMuon(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self.parts for group in part.param_groups]

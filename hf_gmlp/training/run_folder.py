@@ -57,7 +57,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
     return checkpoint
 
 
-def claim(folder: Path):
+def claim(folder: Path) -> None:
     """Create the output folder, and keep other runs out until this process ends; raise InputError if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     # Files that begin with an underscore are not pushed to the Hub.
@@ -69,14 +69,14 @@ def claim(folder: Path):
         raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
 
 
-def write_text(path: Path, text: str):
+def write_text(path: Path, text: str) -> None:
     """Write a file in UTF-8 atomically."""
     partial = path.with_name(f"_saving-{path.name}")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 
-def write_json(path: Path, content: object):
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
@@ -98,7 +98,7 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
     return model_args.fixed_flags() | data_args.fixed_flags() | {"do_predict": args.do_predict} | hyperparameters(args)
 
 
-def check_same(folder: Path, earlier: dict, settings: dict):
+def check_same(folder: Path, earlier: dict, settings: dict) -> None:
     """Raise InputError if the `earlier` run in a folder had other settings. A larger `max_steps` is allowed."""
     changed = [
         f"{name} was {json.dumps(earlier[name]):.80} and is {json.dumps(settings[name]):.80}"
@@ -109,7 +109,7 @@ def check_same(folder: Path, earlier: dict, settings: dict):
         raise InputError(f"{folder} holds a run of another command: {'; '.join(changed)}. Choose another --output_dir.")
 
 
-def check_rows(args: RunArguments, rows: Dataset, config: PreTrainedConfig):
+def check_rows(args: RunArguments, rows: Dataset, config: PreTrainedConfig) -> None:
     """Add facts about the training rows to the settings: their number, and of a classifier the names of the classes and
     a hash of the labels. Raise InputError if a run resumes with other rows.
     """

@@ -31,7 +31,7 @@ class StreamLoader(StatefulDataLoader):
     Since the batches do not end, no process waits for another that has fewer rows.
     """
 
-    def __init__(self, stream: IterableDataset, collator: Callable, args: TrainingArguments):
+    def __init__(self, stream: IterableDataset, collator: Callable, args: TrainingArguments) -> None:
         self.epoch, self.processes = 0, args.world_size
         super().__init__(
             split_dataset_by_node(stream, args.process_index, args.world_size),
@@ -60,13 +60,13 @@ class StreamLoader(StatefulDataLoader):
                 raise InputError("The stream has no sequence for this process: add text, or files for every process.")
             self.epoch += 1
 
-    def save(self, folder: Path, process: int):
+    def save(self, folder: Path, process: int) -> None:
         """Write the position after the last batch. Each process has its own file."""
         folder.mkdir(parents=True, exist_ok=True)
         state = {"processes": self.processes, "workers": self.num_workers, "epoch": self.epoch}
         torch.save(state | {"loader": self.state_dict()}, folder / f"stream-{process}.pt")
 
-    def load(self, folder: Path, process: int):
+    def load(self, folder: Path, process: int) -> None:
         """Continue after the last batch before `save`; with another number of readers, restart the corpus."""
         path = folder / f"stream-{process}.pt"
         state: dict[str, Any] = torch.load(path, weights_only=True) if path.is_file() else {}

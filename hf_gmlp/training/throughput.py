@@ -20,15 +20,15 @@ PEAKS |= {"L40S": 362, "L4": 121, "V100": 125, "T4": 65, "RTX 4090": 165, "RTX 3
 class StepTimer(TrainerCallback):
     """Counts steps and their time, without that of evaluations and checkpoints."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.steps, self.seconds, self.clock = 0, 0.0, time.perf_counter()
 
-    def restart(self, *args, **kwargs):
+    def restart(self, *args, **kwargs) -> None:
         self.clock = time.perf_counter()
 
     on_train_begin = on_evaluate = on_save = restart
 
-    def on_step_end(self, *args, **kwargs):
+    def on_step_end(self, *args, **kwargs) -> None:
         self.steps, self.seconds = self.steps + 1, self.seconds + time.perf_counter() - self.clock
         self.restart()
 

@@ -65,7 +65,7 @@ class GMLPTrainer(Trainer):
         metric_names: Iterable[str] | None = None,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
-    ):
+    ) -> None:
         try:
             super().__init__(*args, **kwargs)
         except (ValueError, RuntimeError, ImportError, OSError) as error:
@@ -195,7 +195,7 @@ class GMLPTrainer(Trainer):
         if math.isnan(logs.get("grad_norm", 0.0)) and not self.args.fp16:
             self.check_finite({"loss": math.nan})
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model: atomically in the output folder, and with the position of a stream in a checkpoint."""
         folder, args = Path(output_dir or self.args.output_dir), self.args
         if folder != Path(args.output_dir):
@@ -251,7 +251,7 @@ class GMLPTrainer(Trainer):
             metrics |= self.evaluate()
         return metrics
 
-    def check_finite(self, metrics: Mapping[str, float]):
+    def check_finite(self, metrics: Mapping[str, float]) -> None:
         """Raise InputError if a loss is not finite."""
         if not all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
             raise InputError(
@@ -259,7 +259,7 @@ class GMLPTrainer(Trainer):
                 "choose another --output_dir; the final model was not saved."
             )
 
-    def create_model_card(self, **kwargs):
+    def create_model_card(self, **kwargs) -> None:
         """Write README.md: this project's card for its models, and Trainer's card for others."""
         args, state, model = self.args, self.state, self.accelerator.unwrap_model(self.model)
         if type(model).__name__ not in TASKS:
@@ -276,7 +276,7 @@ class GMLPTrainer(Trainer):
             card = model_card(model, name, training=training, **options)
             write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
-    def finish(self, metrics: Mapping[str, float]):
+    def finish(self, metrics: Mapping[str, float]) -> None:
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
         self.check_finite(metrics)
         results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
@@ -307,7 +307,7 @@ def public_command(argv: list[str]) -> str:
     return " ".join(parts)
 
 
-def kill_workers():
+def kill_workers() -> None:
     for process in multiprocessing.active_children():
         process.kill()
 
@@ -315,10 +315,10 @@ def kill_workers():
 class EpochCallback(TrainerCallback):
     """Passes the epoch to a collator, whose random numbers depend on it."""
 
-    def __init__(self, collator):
+    def __init__(self, collator) -> None:
         self.collator = collator
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         # The epoch of a resumed run is a fraction.
         self.collator.set_epoch(int(state.epoch or 0.0))
 
@@ -330,15 +330,15 @@ class SigtermCallback(TrainerCallback):
     needs again, and then ends the training as if it were complete.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received = False
         # Remove the handler of transformers' callback.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def receive(self, *_):
+    def receive(self, *_) -> None:
         self.received = True
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
         signal.signal(signal.SIGTERM, self.receive)
         # SLURM and torchrun send the signal to all processes. It is blocked in workers of data loaders too: if one
         # died, the training would end without a checkpoint.
@@ -346,7 +346,7 @@ class SigtermCallback(TrainerCallback):
         # At exit, Python ends daemonic processes with the signal that is blocked, and would wait for them forever.
         atexit.register(kill_workers)
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         # The signal is blocked and pending in this thread, unless another thread has received it.
         self.received |= signal.SIGTERM in signal.sigpending()
         if torch.distributed.is_initialized():
@@ -356,13 +356,13 @@ class SigtermCallback(TrainerCallback):
             self.received = bool(received)
         control.should_save |= self.received
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(self, args, state, control, **kwargs) -> None:
         if self.received:
             logger.warning("Stopped by SIGTERM at step %d. To continue, repeat the command.", state.global_step)
             self.on_train_end()
             raise SystemExit(128 + signal.SIGTERM)
 
-    def on_train_end(self, *args, **kwargs):
+    def on_train_end(self, *args, **kwargs) -> None:
         # Discard a pending signal.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -20,7 +20,7 @@ def is_xla(args: TrainingArguments) -> bool:
     return args.device.type == "xla"
 
 
-def fix_shapes(data_args: DataArguments, args: TrainingArguments):
+def fix_shapes(data_args: DataArguments, args: TrainingArguments) -> None:
     """On an XLA device, change flags so that all batches have the same shape and the optimizer works."""
     if not is_xla(args):
         return
@@ -32,7 +32,7 @@ def fix_shapes(data_args: DataArguments, args: TrainingArguments):
     logger.info("XLA: sequences are padded to the maximum length, and an epoch's last incomplete batch is left out.")
 
 
-def read_no_values(model: nn.Module):
+def read_no_values(model: nn.Module) -> None:
     """Switch off the checks of a gMLP that read values, since each would compile another graph."""
     module: Any
     for module in model.modules():
@@ -53,7 +53,7 @@ def to_cpu(preprocess: Callable | None, loss: Any, logits: Any, labels: Any) -> 
 class SingleGraphCallback(TrainerCallback):
     """Gives all training steps the same graph."""
 
-    def on_train_begin(self, args, state, control, model, optimizer, **kwargs):
+    def on_train_begin(self, args, state, control, model, optimizer, **kwargs) -> None:
         # AdamW would create its state in the first step, with zeros in the graph. Its step count is read on the CPU.
         optimizer = getattr(optimizer, "optimizer", optimizer)
         updated = [*model.parameters(), *model.buffers()]
@@ -71,7 +71,7 @@ class SingleGraphCallback(TrainerCallback):
                 if values.device.type == "xla" and values.dtype != torch.bool:
                     values.mul_(1)
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         # Otherwise reading the loss before a step would trigger another compilation.
         import torch_xla
 
