@@ -4,6 +4,8 @@ Importing this package registers its models with the Auto classes, so that `Auto
 `push_to_hub` work as with any other model. It changes nothing else.
 """
 
+from typing import Any
+
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
@@ -49,3 +51,12 @@ if is_vision_available():
 
         _processors["torchvision"] = ViTImageProcessor
     AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_processors)
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use, since it needs scikit-learn, which is in hf-gmlp[train].
+    if name == "Classifier":
+        from .classify import Classifier
+
+        return Classifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

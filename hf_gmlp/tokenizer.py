@@ -8,7 +8,7 @@ that `tokenizers` leaves it out of the offsets of answers and entities, and that
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -170,6 +170,25 @@ def padding_for(config: PreTrainedConfig, pad_to_max_length: bool = False) -> st
 def text_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the number of tokens to which texts are truncated for a trained model."""
     return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 512)
+
+
+def language_note(
+    texts: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase
+) -> list[str]:
+    """Return a line if the tokenizer was made for another language: many unknown tokens, or over two tokens a word.
+
+    Args:
+        texts: Texts, or pairs of texts.
+        ids: The token ids of each.
+    """
+    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    words = sum(len(part.split()) for parts in texts for part in parts)
+    tokens = sum(token not in special for row in ids for token in row)
+    unknown = sum(token == tokenizer.unk_token_id for row in ids for token in row)
+    if unknown <= 0.1 * tokens and tokens <= 2 * words:
+        return []
+    found = f"{unknown} of {tokens} tokens are unknown" if unknown > 0.1 * tokens else f"{tokens / max(words, 1):.1f} tokens a word"
+    return [f"The tokenizer was made for another language or kind of text ({found}): expect low scores."]
 
 
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:

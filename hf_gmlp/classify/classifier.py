@@ -1,0 +1,249 @@
+"""`Classifier`, a scikit-learn estimator for texts and pictures."""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import transformers
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator
+from sklearn.metrics import r2_score
+from sklearn.utils import ClassifierTags, Tags
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..cards import TASKS, model_card, write_card
+from ..data.labels import ONE_CLASS, REGRESSION, find_labels, label_ids, label_names, set_labels
+from ..errors import InputError
+from ..loading import choose_dtype, extend_context, open_config, open_model
+from ..metrics.scores import predicted
+from .inputs import Pictures, Texts, run
+from .plan import Facts, data_notes, group_numbers, make_plan
+from .training import Training, apply_temperature
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class Classifier(BaseEstimator):
+    """Classify texts, pairs of texts or pictures, with few or many labeled rows.
+
+    With a sentence encoder or an image model, a logistic regression on its frozen embeddings is trained, in seconds;
+    with other text models or `fine_tune=True`, all weights. Labels are names or integers (one class per row), lists of
+    them or vectors of 0 and 1 (several classes per row), or floats (numbers, by ridge regression).
+
+    Example:
+        classifier = Classifier("checkpoints/gmlp-mini-sentences").fit(["It works.", "It broke."], ["good", "bad"])
+        classifier.predict(["It works well."])
+        classifier.save("sorted")  # an ordinary checkpoint: pipeline("text-classification", "sorted")
+
+    Args:
+        model: A checkpoint: a folder or a name on the Hub.
+        fine_tune: Whether to train all weights. By default only if the model has no trained embeddings, or if there are
+            many rows and fine-tuning is better on a held-out part.
+        max_seq_length: Maximum number of tokens of a text or pair; by default 512, or the model's n if it is smaller.
+        cross_validation: Number of folds that score all rows, and on which the probabilities are calibrated; by default
+            5 on frozen embeddings and 0 with fine-tuning.
+        class_weights: "balanced" weights classes by the inverse of their number of rows.
+        calibrate: Whether to divide the classifier by a temperature, where this makes the probabilities better.
+        num_train_epochs, max_steps, learning_rate: Of fine-tuning; by default those of `Plan`.
+        batch_size: Rows per step of fine-tuning, and at most as many at once in predictions; by default 32.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 where the processor or GPU multiplies it fast.
+        random_state: Seed of the folds and of fine-tuning.
+        trust_remote_code: Whether to run code of the checkpoint. gMLPs do not need it.
+
+    Attributes:
+        classes_: The classes as they were passed to `fit`; absent for numbers.
+        model_: The trained model, whose final layer is `classifier`.
+        plan_: The `Plan` that was carried out.
+        evaluation_: The `Evaluation`, what was predicted for rows that did not train; None if there were none.
+    """
+
+    model: str | Path = "checkpoints/gmlp-mini-sentences"
+    fine_tune: bool | None = None
+    max_seq_length: int | None = None
+    cross_validation: int | None = None
+    class_weights: Literal["balanced"] | None = None
+    calibrate: bool = True
+    num_train_epochs: float | None = None
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    random_state: int | None = 0
+    trust_remote_code: bool = False
+
+    # ---- Training ----
+
+    def fit(self, X: Sequence, y: Sequence, sample_weight: None = None) -> "Classifier":
+        """Train on texts, pairs of texts, PIL images or paths of pictures `X` with labels `y`.
+
+        Raises:
+            InputError: A ValueError that says which row, label or argument is wrong.
+        """
+        if sample_weight is not None:
+            raise InputError("sample_weight is not supported: pass class_weights='balanced', or leave it out.")
+        return self.fit_in(None, X, y)
+
+    def fit_in(
+        self,
+        folder: Path | None,
+        X: Sequence,
+        y: Sequence,
+        validation: tuple[Sequence, Sequence] | None = None,
+        settings: dict[str, object] | None = None,
+    ) -> "Classifier":
+        """Train like `fit`, and score the result on `validation` data instead of held-out rows.
+
+        Args:
+            folder: Where to write checkpoints, from which a run with equal `settings` continues.
+            validation: Texts or pictures and their labels.
+        """
+        X, y = list(X), _as_list(y)
+        if not X or len(X) != len(y):
+            raise InputError(f"There are {len(X)} texts or pictures and {len(y)} labels: pass as many of both.")
+        inputs, config = self._open()
+        self.labels_ = find_labels(None, label_names(y))
+        labels = self._ids(y, "training")
+        set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
+        rows = inputs.check(X)
+        groups = group_numbers(inputs.keys(rows))
+        validation_rows = 0 if validation is None else len(validation[0])
+        # A sentence encoder is saved without a head. The embeddings of other text models are not trained.
+        has_embeddings = inputs.kind == "picture" or "GMLPModel" in (config.architectures or ())
+        is_own = config.model_type in ("gmlp", "gmlp_vision")
+        facts = Facts(inputs.kind, has_embeddings, is_own, self.labels_.problem_type, labels, validation_rows)
+        plan = make_plan(facts, self)
+        encoded, scored = inputs.encode(rows), None
+        if validation is not None:
+            scored = inputs.encode(inputs.check(validation[0])), self._ids(_as_list(validation[1]), "validation")
+        notes = data_notes(self.labels_.names or (), labels, groups, self.labels_.problem_type)
+        for note in (*notes, *inputs.notes(rows, encoded), *plan.notes):
+            logger.info(note)
+        training = Training(self._new_model, inputs, encoded, labels, groups, scored, self, folder, settings)
+        self.model_, self.evaluation_, self.plan_ = training.run(plan)
+        if self.evaluation_ is not None and self.calibrate:
+            apply_temperature(self.model_, self.evaluation_)
+        self._set_classes(y)
+        return self
+
+    def _open(self) -> tuple[Texts | Pictures, PreTrainedConfig]:
+        """Open the config, and the tokenizer or image processor."""
+        options = {"trust_remote_code": self.trust_remote_code}
+        self.config_ = config = open_config(self.model, **options)
+        for name in {"hidden_dropout_prob", "attention_probs_dropout_prob"} & set(config.to_dict()):
+            # Short training needs no dropout.
+            setattr(config, name, 0.0)
+        is_picture = hasattr(config, "image_size") or config.model_type == "timm_wrapper"
+        self.inputs_ = (Pictures if is_picture else Texts)(str(self.model), config, self.max_seq_length, **options)
+        return self.inputs_, config
+
+    def _ids(self, y: list, split: str) -> np.ndarray:
+        """Return class ids or numbers [N], or 0 and 1 for each class [N, classes]."""
+        return np.array(label_ids(label_names(y), self.labels_, split))
+
+    def _new_model(self) -> PreTrainedModel:
+        """Return the checkpoint with a classifier for the labels, which is new unless the checkpoint has one."""
+        torch.manual_seed(self.random_state or 0)
+        auto_class = getattr(transformers, f"AutoModel{self.inputs_.head}")
+        options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": self.trust_remote_code}
+        options |= {"config": copy.deepcopy(self.config_), "new_head": True, "new_size": self.config_.num_labels}
+        model = open_model(auto_class, self.model, **options)
+        if not isinstance(getattr(model, "classifier", None), nn.Linear):
+            raise InputError(f"A {type(model).__name__} has no linear layer `classifier`: use another checkpoint.")
+        n = getattr(model.config, "max_position_embeddings", None)
+        if isinstance(self.inputs_, Texts) and n is not None and self.inputs_.length > n:
+            extend_context(model, self.inputs_.processing_class, self.inputs_.length)
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        return model.to(device)
+
+    def as_computed(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Return the model with weights in the type in which embeddings and predictions are computed."""
+        dtype = choose_dtype(self.dtype)
+        return model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
+
+    @property
+    def batch_rows(self) -> int:
+        return self.batch_size or 32
+
+    def _set_classes(self, y: list) -> None:
+        """Keep the classes as they were passed: integers, say, instead of their names."""
+        if self.labels_.names is None:
+            return
+        items = [item for label in y for item in (label if isinstance(label, list) else [label])]
+        originals = {str(item).strip(): item for item in items}
+        # Vectors of 0 and 1 have no names of classes.
+        self.classes_ = np.array([originals.get(name, name) for name in self.labels_.names])
+
+    # ---- Use ----
+
+    def _logits(self, X: Sequence) -> np.ndarray:
+        """Return the logits [N, outputs] of texts or pictures."""
+        check_is_fitted(self, "model_")
+        if not len(X):
+            return np.empty((0, self.model_.config.num_labels))
+        encoded = self.inputs_.encode(self.inputs_.check(list(X)))
+        model = self.as_computed(self.model_)
+        return run(model, self.inputs_, encoded, self.batch_rows, lambda outputs: outputs.logits)
+
+    def predict(self, X: Sequence) -> np.ndarray:
+        """Return the class of each text or picture, its number, or the list of its classes, [N]."""
+        logits, problem_type = self._logits(X), self.model_.config.problem_type
+        values = predicted(logits, problem_type)
+        if problem_type == REGRESSION:
+            return values
+        if problem_type == ONE_CLASS:
+            return self.classes_[values]
+        results = np.empty(len(values), dtype=object)
+        results[:] = [self.classes_[row.astype(bool)].tolist() for row in values]
+        return results
+
+    def predict_proba(self, X: Sequence) -> np.ndarray:
+        """Return the probability of each class, [N, classes]; each on its own if a row may have several."""
+        logits, problem_type = self._logits(X), self.model_.config.problem_type
+        if problem_type == REGRESSION:
+            raise InputError("The labels are numbers, which have no probabilities: call `predict`.")
+        return softmax(logits, axis=1) if problem_type == ONE_CLASS else expit(logits)
+
+    def score(self, X: Sequence, y: Sequence) -> float:
+        """Return the accuracy, the fraction of rows with all labels right; for numbers R2."""
+        predictions, y = self.predict(X), _as_list(y)
+        if self.model_.config.problem_type == REGRESSION:
+            return float(r2_score(y, predictions))
+        return float(np.mean([_as_set(a) == _as_set(b) for a, b in zip(predictions.tolist(), y, strict=True)]))
+
+    def save(self, folder: str | Path, training: Mapping[str, Any] | None = None) -> None:
+        """Write an ordinary checkpoint: weights, config, code, tokenizer or image processor, and a model card.
+
+        Args:
+            training: Facts for the card, as in `model_card`.
+        """
+        check_is_fitted(self, "model_")
+        self.model_.save_pretrained(folder)
+        self.inputs_.processing_class.save_pretrained(folder)
+        if type(self.model_).__name__ in TASKS:
+            write_card(model_card(self.model_, Path(folder).resolve().name, training=training), folder)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=True)
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.target_tags.required, tags.target_tags.one_d_labels = True, True
+        return tags
+
+
+def _as_list(y: Sequence) -> list:
+    """Return labels as Python's own values: numpy's scalars, arrays, tuples and sets of several labels converted."""
+    values = y.tolist() if hasattr(y, "tolist") else list(y)
+    return [_as_list(v) if isinstance(v, list | tuple | set | np.ndarray) else getattr(v, "item", lambda v=v: v)() for v in values]
+
+
+def _as_set(label: object) -> object:
+    """Return several labels without their order."""
+    return frozenset(label) if isinstance(label, list) else label

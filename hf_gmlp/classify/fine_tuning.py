@@ -1,0 +1,142 @@
+"""Training of all weights of a classifier, by Trainer, with settings for hundreds to thousands of rows."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel
+
+from ..data.labels import ONE_CLASS, REGRESSION
+from ..loading import choose_dtype
+from ..metrics.scores import DEFAULT_METRICS, predicted, scores
+from ..tasks.classification import balanced_weights, logits_only, weighted_loss
+from ..training.arguments import RunArguments
+from ..training.run_folder import resume_point
+from ..training.trainer import GMLPTrainer
+from .inputs import Pictures, Texts
+from .plan import FITTED, NEW, Plan
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
+
+# Rows of an optimizer step.
+BATCH = 32
+# A batch of at most as many tokens is computed at once, which is faster than in four parts.
+MAX_TOKENS = 8192
+
+
+def training_arguments(plan: Plan, options: "Classifier", kind: str, rows: int, folder: Path, bf16: bool) -> RunArguments:
+    """Return Trainer's arguments. A new classifier is evaluated ten times; a fitted one is kept as it is at the end."""
+    batch = min(options.batch_size or BATCH, rows)
+    steps = math.ceil(rows / batch)
+    epochs = max(plan.num_train_epochs, math.ceil(plan.min_steps / steps))
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "do_train": True,
+        "num_train_epochs": epochs,
+        "max_steps": plan.max_steps,
+        "learning_rate": plan.learning_rate,
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "adam_epsilon": 1e-6,
+        "logging_steps": 0.1,
+        "save_steps": 0.1,
+        "save_total_limit": 1,
+        "report_to": "none",
+        "bf16": bf16,
+        "use_cpu": not torch.accelerator.is_available(),
+        "seed": options.random_state or 0,
+        "remove_unused_columns": False,
+    }
+    if kind == "picture":
+        # The values of recipes/finetune-images.yaml.
+        settings |= {"lr_scheduler_type": "cosine", "warmup_steps": 0.05, "weight_decay": 0.05}
+        settings |= {"label_smoothing_factor": 0.1}
+    else:
+        # Batches of texts of similar length halve the time. W needs a higher rate in short runs.
+        settings |= {"warmup_steps": 0.1, "weight_decay": 0.01, "train_sampling_strategy": "group_by_length"}
+        settings |= {"spatial_lr_multiplier": 5.0}
+    if plan.held_out and plan.training == NEW:
+        settings |= {"eval_strategy": "steps", "eval_steps": 0.1, "load_best_model_at_end": True}
+    return RunArguments(**settings)
+
+
+def fine_tune(
+    model: PreTrainedModel,
+    inputs: Texts | Pictures,
+    encoded: list[dict],
+    labels: np.ndarray,
+    validation: tuple[list[dict], np.ndarray] | None,
+    plan: Plan,
+    options: "Classifier",
+    folder: Path,
+    settings: dict[str, object] | None = None,
+) -> int:
+    """Train all weights of a model, in place, and return the number of optimizer steps.
+
+    Args:
+        encoded: The training rows, as `inputs` encodes them.
+        labels: Their labels, as in `Facts`.
+        validation: Rows and labels to choose the best of ten evaluations, for a `NEW` classifier.
+        folder: Where to write checkpoints.
+        settings: Facts that must stay the same for a run in this folder to be resumed; None for a new folder.
+    """
+    config = model.config
+    bf16 = choose_dtype(options.dtype) is torch.bfloat16
+    args = training_arguments(plan, options, inputs.kind, len(encoded), folder, bf16)
+    checkpoint = None if settings is None else resume_point(args, settings)
+    if plan.training == FITTED and inputs.kind == "text":
+        # Their small updates would lose what the encoder learned about rare words.
+        model.get_input_embeddings().requires_grad_(False)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        values = predicted(prediction.predictions, config.problem_type)
+        return scores(values, prediction.label_ids, config.problem_type, config.num_labels)
+
+    loss = None
+    if config.problem_type == ONE_CLASS:
+        weights = balanced_weights(labels.tolist(), config) if options.class_weights else None
+        loss = weighted_loss(args.label_smoothing_factor, weights)
+    callbacks = []
+    if args.load_best_model_at_end:
+        args.restore_callback_states_from_checkpoint = True
+        # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
+        callbacks = [EarlyStoppingCallback(3, 0.0 if config.problem_type == REGRESSION else 0.001)]
+    collate, hook = inputs.collate, None
+    if inputs.kind == "picture":
+        from ..tasks.image_classification import ImageCollator, image_size, training_transform
+
+        processor = inputs.processing_class
+        transform = training_transform(image_size(config, processor), processor.image_mean, auto_augment="imagenet")
+        collate = ImageCollator(processor, transform, seed=args.seed)
+        hook = model.register_forward_pre_hook(collate.normalization.before_forward, with_kwargs=True)
+    trainer = GMLPTrainer(
+        model=model,
+        args=args,
+        train_dataset=_dataset(encoded, labels, inputs.kind),
+        eval_dataset=None if validation is None else _dataset(*validation, inputs.kind, train=False),
+        processing_class=inputs.processing_class,
+        data_collator=collate,
+        compute_loss_func=loss,
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=logits_only,
+        callbacks=callbacks,
+        metric_names=("loss", *DEFAULT_METRICS[config.problem_type]),
+        card={},
+    )
+    trainer.train_and_evaluate(checkpoint)
+    model.requires_grad_(True)
+    if hook is not None:
+        hook.remove()
+    return trainer.state.global_step
+
+
+def _dataset(encoded: list[dict], labels: np.ndarray, kind: str, train: bool = True) -> Dataset:
+    """Return encoded rows with their "labels"; pictures as "image", and for training with an "index"."""
+    if kind == "picture":
+        columns: dict[str, Any] = {"image": encoded, "labels": labels.tolist()}
+        return Dataset.from_dict(columns | ({"index": list(range(len(encoded)))} if train else {}))
+    return Dataset.from_list(encoded).add_column("labels", labels.tolist())

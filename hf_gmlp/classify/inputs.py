@@ -1,0 +1,153 @@
+"""Texts and pictures as the inputs of a model: encoded once, for embeddings, fine-tuning and predictions alike."""
+
+import hashlib
+import io
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..errors import InputError
+from ..loading import check_vocabulary, open_image_processor, open_tokenizer
+from ..tokenizer import language_note, padding_for
+from ..training.build import sequence_length
+
+# Texts and pairs of a batch may have this many tokens at most, so that memory stays below a gigabyte.
+MAX_BATCH_TOKENS = 16_384
+
+
+class Texts:
+    """Texts, or pairs of texts, as token ids.
+
+    Args:
+        name: The checkpoint.
+        length: Maximum number of tokens; by default 512, or the model's n if it is smaller.
+    """
+
+    kind, head = "text", "ForSequenceClassification"
+
+    def __init__(self, name: str, config: PreTrainedConfig, length: int | None, **options: Any) -> None:
+        self.length = sequence_length(config, length, default=512)
+        self.processing_class = open_tokenizer(name, **options)
+        if self.processing_class.pad_token_id is None:
+            raise InputError(f"The tokenizer of {name} has no padding token: set its pad_token, and save it again.")
+        check_vocabulary(config, self.processing_class, name)
+        # The saved tokenizer has the length of the texts that the model was trained on.
+        self.processing_class.model_max_length = self.length
+        self.padding = padding_for(config)
+
+    def check(self, rows: Sequence) -> list[tuple[str, ...]]:
+        """Return the rows as tuples of one or two texts; raise InputError if one is something else, or blank."""
+        texts = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
+        for number, parts in enumerate(texts, start=1):
+            if len(parts) != len(texts[0]) or len(parts) > 2 or not all(isinstance(part, str) for part in parts):
+                raise InputError(f"Row {number} must be a text, or a pair of texts as in all rows, got {parts!r:.60}.")
+        return texts
+
+    def keys(self, rows: list[tuple[str, ...]]) -> list[Hashable]:
+        """Return what is equal for equal rows."""
+        return [tuple(part.strip() for part in parts) for parts in rows]
+
+    def encode(self, rows: list[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+        """Tokenize as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+        columns = [list(column) for column in zip(*rows)]
+        encoded = self.processing_class(*columns, truncation="longest_first", max_length=self.length)
+        return [dict(zip(encoded, values)) for values in zip(*encoded.values())]
+
+    def notes(self, rows: list[tuple[str, ...]], encoded: list[dict[str, list[int]]]) -> list[str]:
+        """Return a line about truncated texts, and one about texts of another language than the tokenizer's."""
+        ids = [row["input_ids"] for row in encoded]
+        long = sum(len(row) >= self.length for row in ids)
+        notes = [f"{long} of {len(ids)} rows have {self.length} tokens or more, of which the first are used."]
+        return [*notes[: bool(long)], *language_note(rows, ids, self.processing_class)]
+
+    def batches(self, rows: list[dict[str, list[int]]], size: int) -> Iterator[tuple[np.ndarray, dict]]:
+        """Yield the indices of rows of similar length, and their padded batch."""
+        order = np.argsort([-len(row["input_ids"]) for row in rows], kind="stable")
+        start = 0
+        while start < len(order):
+            longest = len(rows[order[start]]["input_ids"])
+            indices = order[start : start + max(1, min(size, MAX_BATCH_TOKENS // longest))]
+            yield indices, self.collate([rows[index] for index in indices])
+            start += len(indices)
+
+    def collate(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        options: dict[str, Any] = {"padding": self.padding, "max_length": self.length, "return_tensors": "pt"}
+        return dict(self.processing_class.pad(rows, **options))
+
+
+class Pictures:
+    """Pictures (PIL images, or paths of files) as pixels."""
+
+    kind, head = "picture", "ForImageClassification"
+
+    def __init__(self, name: str, config: PreTrainedConfig, length: int | None, **options: Any) -> None:
+        if length is not None:
+            raise InputError("--max_seq_length is for texts: leave it out.")
+        self.processing_class = open_image_processor(name, **options)
+
+    def check(self, rows: Sequence) -> list[dict]:
+        """Return the rows as undecoded images of `datasets`; an InputError names what is not a picture."""
+        from PIL.Image import Image
+
+        images: list[dict] = []
+        for number, row in enumerate(rows, start=1):
+            if isinstance(row, Image):
+                row.convert("RGB").save(content := io.BytesIO(), "PNG")
+                images.append({"bytes": content.getvalue(), "path": None})
+            elif isinstance(row, str | Path):
+                images.append({"bytes": None, "path": str(row)})
+            else:
+                raise InputError(f"Row {number} must be a picture or the path of one, got {row!r:.60}.")
+        return images
+
+    def keys(self, rows: list[dict]) -> list[Hashable]:
+        """Return what is equal for equal pictures: a hash of their file."""
+        files = (Path(row["path"]).read_bytes() if row["bytes"] is None else row["bytes"] for row in rows)
+        return [hashlib.sha256(file).digest() for file in files]
+
+    def encode(self, rows: list[dict]) -> list[dict]:
+        return rows
+
+    def notes(self, rows: list[dict], encoded: list[dict]) -> list[str]:
+        return []
+
+    def batches(self, rows: list[dict], size: int) -> Iterator[tuple[np.ndarray, dict]]:
+        """Yield indices, and the pixels [B, 3, height, width] of their pictures."""
+        for start in range(0, len(rows), size):
+            indices = np.arange(start, min(start + size, len(rows)))
+            yield indices, self.collate([rows[index] for index in indices])
+
+    def collate(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        from ..processor import decode_image
+
+        return dict(self.processing_class([decode_image(row) for row in rows], return_tensors="pt"))
+
+
+@torch.inference_mode()
+def run(
+    model: PreTrainedModel, inputs: Texts | Pictures, encoded: list, size: int, output: Callable[[Any], torch.Tensor]
+) -> np.ndarray:
+    """Return an output of the model for all rows, [N, ...], in their order."""
+    model.eval()
+    results: list[np.ndarray | None] = [None] * len(encoded)
+    for indices, batch in inputs.batches(encoded, size):
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        if "pixel_values" in batch:
+            batch["pixel_values"] = batch["pixel_values"].to(model.dtype)
+        for index, result in zip(indices, output(model(**batch)).float().cpu().numpy()):
+            results[index] = result
+    return np.stack(results)
+
+
+def embed(model: PreTrainedModel, inputs: Texts | Pictures, encoded: list, size: int) -> np.ndarray:
+    """Return the inputs [N, D] of the model's final layer, `classifier`."""
+    read: list[torch.Tensor] = []
+    hook = model.classifier.register_forward_pre_hook(lambda module, args: read.append(args[0]))
+    try:
+        return run(model, inputs, encoded, size, lambda outputs: read.pop())
+    finally:
+        hook.remove()
