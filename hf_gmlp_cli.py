@@ -11,6 +11,7 @@ import itertools
 import logging
 import re
 import runpy
+import shlex
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -44,13 +45,7 @@ def make_parser() -> ArgumentParser:
     script.add_argument("script", choices=SCRIPTS)
     script.add_argument("argv", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
     script.set_defaults(function=run_script)
-    text = "train a classifier on your own texts: classify --help"
-    # Without prefix characters, all flags, including --help, are passed on to the script.
-    classify = commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False)
-    classify.add_argument("argv", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
-    classify.set_defaults(
-        function=lambda argv: run_script("glue", ["recipes/classify.yaml", *argv], "hf-gmlp classify")
-    )
+    classify_arguments(commands.add_parser("classify", help="train a classifier on your own texts or pictures"))
     predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
     recipes = commands.add_parser("recipes", help="list the YAML files of flags for `hf-gmlp run`")
     recipes.set_defaults(function=list_recipes)
@@ -88,12 +83,82 @@ def list_recipes() -> None:
     print(f"\nfolder: {root}")
 
 
-def run_script(script: str, argv: list[str], command: str | None = None) -> None:
+def run_script(script: str, argv: list[str]) -> None:
     # The help and the model card show this command.
-    sys.argv = [command or f"hf-gmlp run {script}", *argv]
+    sys.argv = [f"hf-gmlp run {script}", *argv]
     from hf_gmlp.tasks import run_task
 
     run_task(script)
+
+
+def classify_arguments(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Train a classifier on a file of texts or a folder of pictures, in seconds on the embeddings of an encoder, and "
+        "report how good it is. Repeat an interrupted command to continue. To use the result: hf-gmlp predict."
+    )
+    parser.add_argument("model", nargs="?", help="folder or name of a checkpoint, such as gmlp-mini-sentences")
+    files = "csv, tsv, json, jsonl or parquet, also compressed, or a folder with a folder of pictures for each class"
+    parser.add_argument("data", nargs="?", metavar="FILE_OR_FOLDER", help=files)
+    parser.add_argument("--output", metavar="FOLDER", help="new folder for the model and the report")
+    join = "text column, or several whose texts are joined in this order"
+    parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help=join)
+    parser.add_argument("--pair_column_names", nargs=2, metavar="NAME", help="two columns to compare, as in entailment")
+    parser.add_argument("--label_column_name", metavar="NAME", help="column of the labels")
+    parser.add_argument("--drop_unlabeled", action="store_true", help="leave out rows without a label")
+    parser.add_argument("--validation_data", metavar="FILE_OR_FOLDER", help="data for the scores, of the same form")
+    parser.add_argument("--encoding", help="encoding of a csv or text file, such as cp1252 (default: UTF-8)")
+    tuned = "true: train all weights; false: only a classifier on the frozen encoder (default: by model and rows)"
+    parser.add_argument("--fine_tune", type=boolean, metavar="true|false", help=tuned)
+    parser.add_argument("--max_seq_length", type=int, metavar="N", help="tokens used of a text (default: 512)")
+    folds = "folds that score all rows; 0: none (default: 5 on a frozen encoder, 0 with fine-tuning)"
+    parser.add_argument("--cross_validation", type=int, metavar="N", help=folds)
+    parser.add_argument("--class_weights", choices=("balanced",), help="weight classes by the inverse of their rows")
+    calibrate = "false: leave the probabilities as they are (default: true)"
+    parser.add_argument("--calibrate", type=boolean, metavar="true|false", help=calibrate)
+    parser.add_argument("--num_train_epochs", type=float, metavar="N", help="epochs of fine-tuning")
+    parser.add_argument("--max_steps", type=int, metavar="N", help="steps of fine-tuning, instead of epochs")
+    parser.add_argument("--learning_rate", type=float, metavar="RATE", help="largest learning rate of fine-tuning")
+    parser.add_argument("--batch_size", type=int, metavar="N", help="rows at once (default: 32)")
+    parser.add_argument("--seed", type=int, metavar="N", dest="random_state", help="seed of splits and training")
+    dtype_argument(parser)
+    parser.add_argument("--trust_remote_code", action="store_true", help="run code of the checkpoint")
+    parser.add_argument("--push_to_hub", action="store_true", help="push the model to the Hub, without any rows")
+    parser.add_argument("--hub_model_id", metavar="NAME", help="repository to push to (default: the output folder's)")
+    for flag in ("--model_name_or_path", "--train_file", "--output_dir"):
+        parser.add_argument(flag, dest=f"old_{flag[2:]}", help=argparse.SUPPRESS)
+    parser.set_defaults(function=run_classify)
+
+
+def run_classify(
+    old_model_name_or_path: str | None, old_train_file: str | None, old_output_dir: str | None, **options: Any
+) -> None:
+    from hf_gmlp.errors import InputError
+
+    model, data, output = (
+        options[name] or old or example
+        for name, old, example in (
+            ("model", old_model_name_or_path, "MODEL"),
+            ("data", old_train_file, "DATA"),
+            ("output", old_output_dir, "FOLDER"),
+        )
+    )
+    if not all(options[name] for name in ("model", "data", "output")):
+        raise InputError(f"Name the model, the data and the output: hf-gmlp classify {model} {data} --output {output}")
+    # A flag that was not passed has the default of `Classifier`.
+    options = {name: value for name, value in options.items() if value is not None}
+    tool("classify.command", "classify")(command=shlex.join(["hf-gmlp", *sys.argv[1:]]), **options)
+
+
+def boolean(text: str) -> bool:
+    """Return the value of "true" or "false"."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"true or false, got {text}")
+    return text.lower() == "true"
+
+
+def dtype_argument(parser: ArgumentParser) -> None:
+    types = "type to compute in (default: auto, bfloat16 where the processor or GPU multiplies it fast)"
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help=types)
 
 
 def predict_arguments(parser: ArgumentParser) -> None:

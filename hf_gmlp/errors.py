@@ -1,5 +1,6 @@
 """Errors that a user can fix, which end a command with one line and an exit code instead of a traceback."""
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,10 @@ def run_command(main: Callable[[], object]) -> None:
     if hasattr(os, "register_at_fork"):
         # A terminal sends Ctrl-C to worker processes too. They ignore it, and are ended by this process.
         os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
+    for stream in (sys.stdout, sys.stderr):
+        # Printing must not fail where the terminal or log file lacks a character of a class name.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
         sys.stdout.flush()

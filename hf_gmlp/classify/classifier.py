@@ -24,8 +24,8 @@ from ..errors import InputError
 from ..loading import choose_dtype, extend_context, open_config, open_model
 from ..metrics.scores import predicted
 from .inputs import Pictures, Texts, run
-from .plan import Facts, data_notes, group_numbers, make_plan
-from .training import Training, apply_temperature
+from .plan import FITTED, FROZEN, Facts, data_notes, group_numbers, make_plan
+from .training import Scored, Training, apply_temperature
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,8 @@ class Classifier(BaseEstimator):
         """
         if sample_weight is not None:
             raise InputError("sample_weight is not supported: pass class_weights='balanced', or leave it out.")
-        return self.fit_in(None, X, y)
+        self.fit_in(None, X, y)
+        return self
 
     def fit_in(
         self,
@@ -98,8 +99,8 @@ class Classifier(BaseEstimator):
         y: Sequence,
         validation: tuple[Sequence, Sequence] | None = None,
         settings: dict[str, object] | None = None,
-    ) -> "Classifier":
-        """Train like `fit`, and score the result on `validation` data instead of held-out rows.
+    ) -> Training:
+        """Train like `fit`, score the result on `validation` data instead of held-out rows, and return the rows.
 
         Args:
             folder: Where to write checkpoints, from which a run with equal `settings` continues.
@@ -110,7 +111,7 @@ class Classifier(BaseEstimator):
             raise InputError(f"There are {len(X)} texts or pictures and {len(y)} labels: pass as many of both.")
         inputs, config = self._open()
         self.labels_ = find_labels(None, label_names(y))
-        labels = self._ids(y, "training")
+        labels = self.ids(y, "training")
         set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
         rows = inputs.check(X)
         groups = group_numbers(inputs.keys(rows))
@@ -122,16 +123,17 @@ class Classifier(BaseEstimator):
         plan = make_plan(facts, self)
         encoded, scored = inputs.encode(rows), None
         if validation is not None:
-            scored = inputs.encode(inputs.check(validation[0])), self._ids(_as_list(validation[1]), "validation")
+            checked = inputs.check(validation[0])
+            scored = Scored(checked, inputs.encode(checked), self.ids(_as_list(validation[1]), "validation"))
         notes = data_notes(self.labels_.names or (), labels, groups, self.labels_.problem_type)
         for note in (*notes, *inputs.notes(rows, encoded), *plan.notes):
             logger.info(note)
-        training = Training(self._new_model, inputs, encoded, labels, groups, scored, self, folder, settings)
+        training = Training(self._new_model, inputs, rows, encoded, labels, groups, scored, self, folder, settings)
         self.model_, self.evaluation_, self.plan_ = training.run(plan)
         if self.evaluation_ is not None and self.calibrate:
             apply_temperature(self.model_, self.evaluation_)
         self._set_classes(y)
-        return self
+        return training
 
     def _open(self) -> tuple[Texts | Pictures, PreTrainedConfig]:
         """Open the config, and the tokenizer or image processor."""
@@ -144,7 +146,7 @@ class Classifier(BaseEstimator):
         self.inputs_ = (Pictures if is_picture else Texts)(str(self.model), config, self.max_seq_length, **options)
         return self.inputs_, config
 
-    def _ids(self, y: list, split: str) -> np.ndarray:
+    def ids(self, y: list, split: str) -> np.ndarray:
         """Return class ids or numbers [N], or 0 and 1 for each class [N, classes]."""
         return np.array(label_ids(label_names(y), self.labels_, split))
 
@@ -218,17 +220,30 @@ class Classifier(BaseEstimator):
             return float(r2_score(y, predictions))
         return float(np.mean([_as_set(a) == _as_set(b) for a, b in zip(predictions.tolist(), y, strict=True)]))
 
-    def save(self, folder: str | Path, training: Mapping[str, Any] | None = None) -> None:
+    def hyperparameters(self) -> dict[str, object]:
+        """Return how the model was trained, for its card."""
+        plan = self.plan_
+        if plan.training == FROZEN:
+            method = "ridge" if self.labels_.names is None else "logistic"
+            return {"trained weights": f"only the classifier, by {method} regression on frozen embeddings"}
+        names = ("learning_rate", "num_train_epochs", "min_steps", "max_steps", "held_out")
+        start = "a classifier on frozen embeddings" if plan.training == FITTED else "a new classifier"
+        return {"start": start, **{name: getattr(plan, name) for name in names}, "seed": self.random_state}
+
+    def save(
+        self, folder: str | Path, training: Mapping[str, Any] | None = None, name: str | None = None
+    ) -> None:
         """Write an ordinary checkpoint: weights, config, code, tokenizer or image processor, and a model card.
 
         Args:
             training: Facts for the card, as in `model_card`.
+            name: The model's name in the card, by default that of the folder.
         """
         check_is_fitted(self, "model_")
         self.model_.save_pretrained(folder)
         self.inputs_.processing_class.save_pretrained(folder)
         if type(self.model_).__name__ in TASKS:
-            write_card(model_card(self.model_, Path(folder).resolve().name, training=training), folder)
+            write_card(model_card(self.model_, name or Path(folder).resolve().name, training=training), folder)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

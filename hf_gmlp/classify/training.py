@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ..data.labels import ONE_CLASS
+from ..metrics.baseline import baseline_predictions
 from ..metrics.calibration import CROSS_VALIDATED, MIN_CALIBRATION_ROWS, calibrate, compare
 from ..metrics.scores import predicted
 from . import frozen
@@ -50,13 +51,22 @@ class Evaluation:
         return 1.0 if self.folds is None else CROSS_VALIDATED
 
 
+class Scored(NamedTuple):
+    """Rows that score a classifier: as they were passed, as `inputs` encodes them, and their labels as in `Facts`."""
+
+    rows: list
+    encoded: list[dict]
+    labels: np.ndarray
+
+
 @dataclass
 class Training:
     """One training: what a plan is carried out on.
 
     Attributes:
         make_model: Returns the checkpoint with a new classifier.
-        encoded: The rows, as `inputs` encodes them.
+        rows: The texts or pictures, as `inputs` checks them.
+        encoded: The same, as `inputs` encodes them.
         labels: [N], as in `Facts`.
         groups: [N], the same number for equal rows.
         validation: Rows and labels for scores, instead of held-out rows.
@@ -65,10 +75,11 @@ class Training:
 
     make_model: Callable[[], PreTrainedModel]
     inputs: Texts | Pictures
+    rows: list
     encoded: list[dict]
     labels: np.ndarray
     groups: np.ndarray
-    validation: tuple[list[dict], np.ndarray] | None
+    validation: Scored | None
     options: "Classifier"
     folder: Path | None = None
     settings: dict[str, object] | None = None
@@ -119,8 +130,8 @@ class Training:
         model = self.options.as_computed(model)
         return run(model, self.inputs, encoded, self.options.batch_rows, lambda outputs: outputs.logits)
 
-    def select(self, rows: np.ndarray) -> list[dict]:
-        return [self.encoded[row] for row in rows]
+    def select(self, rows: np.ndarray) -> Scored:
+        return Scored([self.rows[row] for row in rows], [self.encoded[row] for row in rows], self.labels[rows])
 
     def frozen(self, plan: Plan) -> tuple[PreTrainedModel, Evaluation | None]:
         """Fit the final layer to the embeddings of all rows, and score it by cross-validation or validation rows."""
@@ -128,8 +139,7 @@ class Training:
         inputs = self.embed(model, self.encoded)
         self.fit(model, inputs, self.labels).write(model.classifier)
         if self.validation is not None:
-            encoded, labels = self.validation
-            logits = self.logits(model, encoded)
+            logits, labels = self.logits(model, self.validation.encoded), self.validation.labels
             return model, Evaluation(np.arange(len(labels)), logits, labels, is_validation=True)
         if not plan.folds:
             return model, None
@@ -148,7 +158,7 @@ class Training:
         rows, train = np.flatnonzero(held_out), np.flatnonzero(~held_out)
         scored = self.validation
         if scored is None and len(rows):
-            scored = self.select(rows), self.labels[rows]
+            scored = self.select(rows)
         model = self.make_model()
         steps = self.fine_tune(model, train, scored, plan, self.folder, self.settings)
         evaluation = None
@@ -157,9 +167,9 @@ class Training:
             fold_plan = replace(plan, max_steps=steps, held_out=0.0)
             evaluation = self.cross_validate(fold_plan)
         elif scored is not None:
-            logits, is_validation = self.logits(model, scored[0]), self.validation is not None
-            rows = np.arange(len(scored[1])) if is_validation else rows
-            evaluation = Evaluation(rows, logits, scored[1], is_validation=is_validation)
+            logits, is_validation = self.logits(model, scored.encoded), self.validation is not None
+            rows = np.arange(len(scored.labels)) if is_validation else rows
+            evaluation = Evaluation(rows, logits, scored.labels, is_validation=is_validation)
         return model, evaluation
 
     def cross_validate(self, plan: Plan) -> Evaluation:
@@ -170,7 +180,7 @@ class Training:
             logger.info("Cross-validation: fold %d of %d, %d steps", fold + 1, plan.folds, plan.max_steps)
             model, rows = self.make_model(), np.flatnonzero(folds == fold)
             self.fine_tune(model, np.flatnonzero(folds != fold), None, plan)
-            logits.append(self.logits(model, self.select(rows)))
+            logits.append(self.logits(model, self.select(rows).encoded))
         order = np.argsort(np.concatenate([np.flatnonzero(folds == fold) for fold in range(plan.folds)]))
         return Evaluation(np.arange(len(folds)), np.concatenate(logits)[order], self.labels, folds)
 
@@ -178,7 +188,7 @@ class Training:
         self,
         model: PreTrainedModel,
         rows: np.ndarray,
-        scored: tuple[list[dict], np.ndarray] | None,
+        scored: Scored | None,
         plan: Plan,
         folder: Path | None = None,
         settings: dict[str, object] | None = None,
@@ -186,12 +196,23 @@ class Training:
         """Train all weights on some rows, and return the number of steps of the model that was kept."""
         from .fine_tuning import fine_tune
 
-        encoded, labels = self.select(rows), self.labels[rows]
+        _, encoded, labels = self.select(rows)
         if plan.training == FITTED:
             self.fit(model, self.embed(model, encoded), labels).write(model.classifier)
         with tempfile.TemporaryDirectory() as temporary:
             place = (Path(temporary), None) if folder is None else (folder, settings)
-            return fine_tune(model, self.inputs, encoded, labels, scored, plan, self.options, *place)
+            parts = (encoded, labels, None if scored is None else scored[1:])
+            return fine_tune(model, self.inputs, *parts, plan, self.options, *place)
+
+    def baseline(self, evaluation: Evaluation) -> np.ndarray | None:
+        """Return the class ids [M] that the baseline predicts for the rows of the evaluation; None if it cannot."""
+        kind = self.inputs.kind
+        if evaluation.folds is not None:
+            return baseline_predictions(kind, self.rows, self.labels, folds=evaluation.folds)
+        if self.validation is not None:
+            return baseline_predictions(kind, self.rows, self.labels, self.validation.rows)
+        train = self.select(np.setdiff1d(np.arange(len(self.labels)), evaluation.rows))
+        return baseline_predictions(kind, train.rows, train.labels, self.select(evaluation.rows).rows)
 
 
 def apply_temperature(model: PreTrainedModel, evaluation: Evaluation) -> None:

@@ -1,7 +1,7 @@
 """Sentences and pairs of sentences: their columns, and their token ids."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas
@@ -23,6 +23,7 @@ KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("sentence",),
     ("text",),
 )
+KNOWN_PAIRS = tuple(columns for columns in KNOWN_TEXT_COLUMNS if len(columns) == 2)
 # The column of labels, unless a flag names another: the first of these.
 LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 # The names of the columns of text in the datasets of a run.
@@ -73,6 +74,12 @@ def text_columns_of(dataset: Dataset) -> list[list[str]]:
     """Return the texts of each of the `TEXT_COLUMNS` that a dataset has; missing values are "", numbers are text."""
     columns = [dataset[name][:] for name in TEXT_COLUMNS if name in dataset.column_names]
     return [["" if value is None else str(value) for value in column] for column in columns]
+
+
+def text_parts(row: Mapping[str, object], columns: Sequence[str], separator: str | None = None) -> tuple[str, ...]:
+    """Return the texts of some columns of a row, a pair for example; with a `separator` joined into one text."""
+    values = ["" if row[column] is None else str(row[column]) for column in columns]
+    return tuple(values) if separator is None else (separator.join(filter(str.strip, values)),)
 
 
 def blank_rows(dataset: Dataset) -> list[int]:

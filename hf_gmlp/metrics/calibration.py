@@ -120,4 +120,5 @@ def compare(right: np.ndarray, baseline_right: np.ndarray, inflation: float = 1.
     center = (wins - losses) / total
     margin = Z * np.sqrt(inflation * ((wins + losses + 1) / total - center**2) / total)
     difference = 100 * (wins - losses) / len(right)
-    return Comparison(difference, 100 * (center - margin), 100 * (center + margin))
+    low, high = max(center - margin, -1.0), min(center + margin, 1.0)
+    return Comparison(difference, 100 * low, 100 * high)

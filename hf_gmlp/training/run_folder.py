@@ -223,3 +223,7 @@ def checkpoint_to_resume(args: RunArguments) -> Path | None:
     if checkpoints(folder):
         logger.warning("No checkpoint in %s is complete: starting from step 0", folder)
     return None
+
+
+def upload_command(repository, folder):
+    return f"hf upload {repository} {folder}"

@@ -1,0 +1,209 @@
+"""`hf-gmlp classify`: train a classifier on a file of texts or a folder of pictures, and report what it is worth."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pandas
+
+from ..data.files import read_files
+from ..data.images import read_folder
+from ..data.labels import ONE_CLASS, check_columns, read_labels
+from ..data.sentences import KNOWN_PAIRS, find_label_column, find_text_columns, text_parts
+from ..errors import InputError, hub_reason
+from ..training.run_folder import FINISHED, OUTPUTS, SETTINGS, upload_command, write_json
+from .classifier import Classifier
+from .report import NO_ESTIMATE, Report
+from .training import Training
+
+logger = logging.getLogger(__name__)
+
+# Between the texts of several columns of a row.
+SEPARATOR = " "
+
+
+@dataclass
+class Rows:
+    """The rows of a file or a folder.
+
+    Attributes:
+        inputs: Texts, pairs of texts or paths of pictures.
+        labels: The label of each row, as text or a list of texts.
+        table: What eval_predictions.csv shows of each row.
+        columns: Fields of the model's config, with which `hf-gmlp predict` finds the texts.
+    """
+
+    inputs: list
+    labels: list
+    table: pandas.DataFrame
+    columns: dict[str, Any]
+
+
+def classify(
+    model: str,
+    data: str,
+    output: str,
+    text_column_names: list[str] | None = None,
+    pair_column_names: list[str] | None = None,
+    label_column_name: str | None = None,
+    validation_data: str | None = None,
+    encoding: str | None = None,
+    drop_unlabeled: bool = False,
+    push_to_hub: bool = False,
+    hub_model_id: str | None = None,
+    command: str = "",
+    **options: Any,
+) -> list[str]:
+    """Train a `Classifier` with `options` on data, write it with a report to the folder `output`, and return what to
+    print. An interrupted training continues when the command is repeated.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if hub_model_id is not None and not push_to_hub:
+        raise InputError("--hub_model_id has no effect without --push_to_hub: add it.")
+    folder = check_output(Path(output), Path(data))
+    columns = (text_column_names, pair_column_names, label_column_name)
+    read = read_pictures if Path(data).is_dir() else read_texts
+    if read is read_pictures and (any(columns) or encoding):
+        raise InputError("Columns and --encoding are for files of texts, and the data are a folder of pictures.")
+    parts = {"train": data} | ({"validation": validation_data} if validation_data else {})
+    rows = {
+        part: read(path, *columns, encoding=encoding, drop_unlabeled=drop_unlabeled) for part, path in parts.items()
+    }
+    train, scored = rows["train"], rows.get("validation")
+    classifier = Classifier(model, **options)
+    validation = None if scored is None else (scored.inputs, scored.labels)
+    content = [[part.inputs, part.labels] for part in rows.values()]
+    digest = hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
+    settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
+    settings |= {"rows_sha256": digest}
+    write_json(folder / SETTINGS, settings | {"data": data, "output": output})
+    training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation, settings)
+    for name, value in train.columns.items():
+        setattr(classifier.model_.config, name, value)
+    report = make_report(classifier, training, train if scored is None else scored)
+    facts = {
+        "dataset": Path(data).name,
+        "base_model": None if Path(model).exists() else model,
+        "command": command,
+        "metrics": {} if report is None else report.metrics,
+        "scores": NO_ESTIMATE if report is None else " ".join(report.sentences()),
+        "hyperparameters": classifier.hyperparameters(),
+    }
+    save(classifier, folder, facts)
+    text = NO_ESTIMATE if report is None else report.write(folder)
+    write_json(folder / FINISHED, {} if report is None else report.metrics)
+    shutil.rmtree(folder / "_training", ignore_errors=True)
+    if push_to_hub:
+        push(classifier, folder, hub_model_id or folder.resolve().name, facts)
+    return [text]
+
+
+def check_output(folder: Path, data: Path) -> Path:
+    """Create the output folder; raise InputError if it holds something else, or is inside of the data."""
+    if data.is_dir() and data.resolve() in [folder.resolve(), *folder.resolve().parents]:
+        raise InputError(f"--output is inside of {data}, and its pictures would be a class: choose another folder.")
+    if (folder / FINISHED).is_file():
+        raise InputError(f"{folder} holds a finished run: choose another --output, or delete it.")
+    files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
+    if files and not (folder / SETTINGS).is_file():
+        raise InputError(f"{folder} holds {', '.join(files)}: choose another --output.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def read_texts(
+    path: str,
+    text_columns: Sequence[str] | None,
+    pair_columns: Sequence[str] | None,
+    label_column: str | None,
+    encoding: str | None,
+    drop_unlabeled: bool,
+) -> Rows:
+    """Read the rows of a file. Several text columns are joined; two columns are a pair if they are asked for as one, or
+    have the names of a pair in GLUE.
+    """
+    if text_columns and pair_columns:
+        raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
+    if pair_columns and len(pair_columns) != 2:
+        raise InputError(f"--pair_column_names takes two columns, got {', '.join(pair_columns)}.")
+    dataset = read_files([path], text_columns=None)
+    names = dataset.column_names
+    label_column = label_column or find_label_column(names)
+    columns = list(find_text_columns(names, label_column, text_columns or pair_columns))
+    is_pair = bool(pair_columns) or (not text_columns and tuple(columns) in KNOWN_PAIRS)
+    if len(dataset) == 0 or label_column not in names:
+        check_columns(dataset, path, [label_column])
+    labels = read_labels(dataset, label_column)
+    missing = [row for row, label in enumerate(labels) if label is None]
+    if missing and not drop_unlabeled:
+        raise InputError(
+            f"{len(missing)} of {len(labels)} rows of {path} have no label in the column {label_column!r}, such as row "
+            f"{missing[0] + 1}: add it, or leave these rows out with --drop_unlabeled."
+        )
+    if missing:
+        logger.info("%d rows without a label are left out", len(missing))
+    kept = [row for row, label in enumerate(labels) if label is not None]
+    separator = SEPARATOR if len(columns) > 1 and not is_pair else None
+    parts = [text_parts(row, columns, separator) for row in dataset.select(kept).select_columns(columns)]
+    how = "a pair" if is_pair else "joined" if len(columns) > 1 else "a text"
+    logger.info("Texts: %s (%s). Labels: %s.", ", ".join(columns), how, label_column)
+    blank = sum(not all(map(str.strip, texts)) for texts in parts)
+    if blank:
+        logger.warning("%d rows have no text", blank)
+    table = pandas.DataFrame(parts, columns=["text", "text_pair"][: len(parts[0])])
+    table.insert(0, "row", [row + 1 for row in kept])
+    facts = {"text_columns": columns, "label_column": label_column, "text_separator": separator}
+    inputs = parts if is_pair else [texts[0] for texts in parts]
+    return Rows(inputs, [labels[row] for row in kept], table, facts)
+
+
+def read_pictures(path: str, *columns: None, encoding: None, drop_unlabeled: bool) -> Rows:
+    """Read the pictures of a folder, each in the folder of its class; of several splits those for training."""
+    splits = read_folder(Path(path))
+    split = splits.get("train", next(iter(splits.values())))
+    if len(splits) > 1:
+        logger.info("Only the split for training is used; name the folder of another with --validation_data.")
+    files = split["image"][:]
+    return Rows(files, split["label"][:], pandas.DataFrame({"file": files}), {})
+
+
+def make_report(classifier: Classifier, training: Training, rows: Rows) -> Report | None:
+    """Return the report, with the baseline for one class per row; None if no rows were scored."""
+    evaluation, config = classifier.evaluation_, classifier.model_.config
+    if evaluation is None:
+        return None
+    table = rows.table.iloc[evaluation.rows].reset_index(drop=True)
+    baseline = training.baseline(evaluation) if config.problem_type == ONE_CLASS else None
+    return Report(config, evaluation, table, training.inputs.kind, baseline)
+
+
+def save(classifier: Classifier, folder: Path, facts: dict[str, Any]) -> None:
+    """Write the checkpoint and its card into the folder, each file atomically."""
+    partial = folder / "_saving"
+    classifier.save(partial, training=facts, name=folder.resolve().name)
+    for path in partial.iterdir():
+        os.replace(path, folder / path.name)
+    partial.rmdir()
+
+
+def push(classifier: Classifier, folder: Path, repository: str, facts: dict[str, Any]) -> None:
+    """Push what a model needs to the Hub: weights, config, code, tokenizer or image processor, card; no rows."""
+    with tempfile.TemporaryDirectory() as temporary:
+        classifier.save(temporary, training=facts, name=repository)
+        try:
+            repository = huggingface_hub.create_repo(repository, exist_ok=True).repo_id
+            huggingface_hub.upload_folder(repo_id=repository, folder_path=temporary)
+        except Exception as error:
+            # Errors of the network have other types in each version of huggingface_hub.
+            command = upload_command(repository, str(folder))
+            raise InputError(f"The model is in {folder}, but not pushed ({hub_reason(error)}): use {command}") from error

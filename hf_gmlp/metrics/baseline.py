@@ -1,0 +1,63 @@
+"""The baselines that a classifier is compared with: logistic regression on tf-idf of words, or on small pixels."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from ..errors import first_line
+
+logger = logging.getLogger(__name__)
+
+BASELINES = {"text": "tf-idf with logistic regression", "picture": "logistic regression on 32 x 32 pixels"}
+
+
+def small_pixels(pictures: Sequence[dict]) -> np.ndarray:
+    """Return the pixels [N, 3072] of undecoded images of `datasets`, resized to 32 x 32, from -0.5 to 0.5."""
+    from ..processor import decode_image
+
+    pixels = [np.asarray(decode_image(picture).resize((32, 32))) for picture in pictures]
+    return np.stack(pixels).reshape(len(pixels), -1) / 255 - 0.5
+
+
+def baseline_inputs(kind: str, rows: Sequence) -> np.ndarray:
+    """Return what the baseline reads [N, ...]: the texts of each row, joined, or its small pixels."""
+    return small_pixels(rows) if kind == "picture" else np.array([" ".join(row) for row in rows], dtype=object)
+
+
+def make_baseline(kind: str) -> BaseEstimator:
+    """Return an untrained baseline for the `baseline_inputs` of "text" or "picture"."""
+    if kind == "picture":
+        return LogisticRegression(C=0.01, max_iter=300)
+    features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    return make_pipeline(features, LogisticRegression(C=10, max_iter=1000))
+
+
+def baseline_predictions(
+    kind: str, rows: Sequence, labels: np.ndarray, scored: Sequence | None = None, folds: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Train the baseline, and return the class ids [M] that it predicts; None if it cannot be trained.
+
+    Args:
+        rows: The training rows: tuples of texts, or undecoded images.
+        labels: [N], their class ids.
+        scored: The rows to predict. By default, each training row is predicted by a baseline of the other folds.
+        folds: [N], the fold of each training row.
+    """
+    inputs = baseline_inputs(kind, rows)
+    try:
+        if scored is not None:
+            return make_baseline(kind).fit(inputs, labels).predict(baseline_inputs(kind, scored))
+        predictions = np.empty_like(labels)
+        for left_out in (folds == fold for fold in np.unique(folds)):
+            model = make_baseline(kind).fit(inputs[~left_out], labels[~left_out])
+            predictions[left_out] = model.predict(inputs[left_out])
+        return predictions
+    except ValueError as error:
+        # No word occurs, or there is a single class.
+        logger.warning("The baseline, %s, cannot be computed: %s", BASELINES[kind], first_line(error))
+        return None
