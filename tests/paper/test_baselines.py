@@ -10,7 +10,7 @@ from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 from hf_gmlp.tokenizer import train_tokenizer
 from paper import baselines
 
-from .test_corpus import WORDS
+from .conftest import WORDS
 
 PHRASES = ["the cat sat", "a dog ran", "one bird flew"]
 
