@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of the batch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often eager forms are timed (default: %(default)s)")
-    errors.run(lambda: benchmark(parser.parse_args()))
+    errors.run_command(lambda: benchmark(parser.parse_args()))
 
 
 if __name__ == "__main__":
