@@ -27,10 +27,9 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
+from common.machine import circumstances
 from hf_gmlp import GMLPBlock, GMLPConfig, SpatialGatingUnit, errors
 from hf_gmlp.cards import markdown_table
-
-from .machine import circumstances
 
 Halves = Callable[[GMLPBlock, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 

@@ -11,11 +11,11 @@ import argparse
 
 import torch
 
+from common.machine import circumstances
 from hf_gmlp import GMLPConfig, GMLPModel, errors
 from hf_gmlp.cards import markdown_table
 
 from .harness import Bench, Step
-from .machine import circumstances
 
 LENGTHS = (512, 2048, 8192)
 

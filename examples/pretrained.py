@@ -32,11 +32,11 @@ from tokenizers import Regex, normalizers
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import hf_gmlp
+from common.baselines import tfidf_classifier
 from hf_gmlp.data.files import stream_rows
 from hf_gmlp.loading import open_tokenizer
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.run_folder import write_text
-from paper.baselines import tfidf_classifier
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ("negative", "positive")

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hf_gmlp"
-SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
+SDIST_FOLDERS = (PACKAGE, "benchmarks", "common", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
     "hf_gmlp_cli.py",
