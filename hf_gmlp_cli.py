@@ -22,16 +22,16 @@ MODEL = "folder or name of a trained model"
 SCRIPTS = ("mlm", "clm", "glue", "qa", "image_classification")
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run `hf-gmlp` with these arguments, or with those of the command line."""
     options = vars(make_parser().parse_args(argv))
     function = options.pop("function")
     if function is list_recipes:
         # Loaded by its path, since importing the package takes seconds.
-        return runpy.run_path(str(PACKAGE / "errors.py"))["run_command"](list_recipes)
-    from hf_gmlp import errors
-
-    errors.run_command(lambda: function(**options))
+        run_command = runpy.run_path(str(PACKAGE / "errors.py"))["run_command"]
+    else:
+        from hf_gmlp.errors import run_command
+    run_command(lambda: function(**options))
 
 
 def make_parser() -> ArgumentParser:

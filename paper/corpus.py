@@ -6,8 +6,8 @@ import random
 import re
 import sysconfig
 from pathlib import Path
-from pydoc_data.topics import topics
 
+from common.python_reference import python_reference
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.run_folder import write_text
 
@@ -59,15 +59,6 @@ def read_documents(files: list[str]) -> list[str]:
         if len(texts) < 20:
             texts = [line for text in texts for line in text.splitlines() if line.strip()]
         documents += texts
-    return documents
-
-
-def python_reference() -> list[str]:
-    """Return the topics of the Python reference, with one line per paragraph."""
-    documents = []
-    for _, text in sorted(topics.items()):
-        paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
-        documents.append("\n".join(paragraph for paragraph in paragraphs if re.search(r"[a-z]{2}", paragraph)))
     return documents
 
 

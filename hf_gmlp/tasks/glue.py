@@ -408,7 +408,7 @@ def main() -> None:
     with training_args.main_process_first(desc="reading"):
         # A sentence encoder is saved without a head.
         has_embeddings = "GMLPModel" in (config.architectures or ())
-        options = {"trained": trained_labels(config, HEAD), "has_embeddings": has_embeddings, "access": access}
+        options: dict = {"trained": trained_labels(config, HEAD), "has_embeddings": has_embeddings, "access": access}
         splits, labels, columns, training = load_sentences(data_args, kinds, **options)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
     if (training_args.label_smoothing_factor or data_args.class_weights) and labels.problem_type != ONE_CLASS:

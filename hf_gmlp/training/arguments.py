@@ -141,7 +141,7 @@ class RunArguments(Flags, TrainingArguments):
             raise ValueError("--selective_checkpointing and --gradient_checkpointing cannot be combined: choose one.")
         if self.ddp_find_unused_parameters is None:
             # The loss of a head uses every parameter; searching the graph for unused ones takes time.
-            self.ddp_find_unused_parameters = False
+            self.ddp_find_unused_parameters: bool | None = False
         if self.global_batch_size is None:
             return
         total, devices = self.global_batch_size, self.world_size * max(1, self.n_gpu)
@@ -149,7 +149,8 @@ class RunArguments(Flags, TrainingArguments):
             raise ValueError(f"--global_batch_size {total} is not a multiple of the {devices} devices of this run.")
         per_device = total // devices
         largest = min(per_device, self.per_device_train_batch_size)
-        self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if per_device % size == 0)
+        divisors = (size for size in range(largest, 0, -1) if per_device % size == 0)
+        self.per_device_train_batch_size: int = next(divisors)
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
 
     def __getstate__(self) -> dict[str, object]:

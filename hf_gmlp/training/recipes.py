@@ -19,7 +19,7 @@ SOURCES |= {f"{split}_{kind}": kind for split in ("train", "validation", "test")
 class _Loader(yaml.SafeLoader):
     """YAML loader that refuses repeated keys, of which YAML's own would keep the last, and reads 1e-6 as a number."""
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value]
         if len({*keys}) < len(keys):
             raise yaml.YAMLError(f"a key is repeated among {', '.join(keys)}")

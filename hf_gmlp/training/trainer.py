@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..cards import TASKS, model_card, write_card
 from ..errors import InputError, hub_reason
@@ -157,7 +157,7 @@ class GMLPTrainer(Trainer):
                 raise InputError(f"{flags} have no effect on --optim {args.optim}: leave them out.")
         return super().create_optimizer(model)
 
-    def set_initial_training_values(self, *args, **kwargs):
+    def set_initial_training_values(self, *args, **kwargs) -> tuple:
         epochs, steps_per_epoch, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
         if self.checkpoint is not None:
             state = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME)))
@@ -218,7 +218,7 @@ class GMLPTrainer(Trainer):
 
     # ---- Evaluation and the end of a run ----
 
-    def evaluation_loop(self, *args, **kwargs):
+    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         token_loss = output.metrics.pop(f"{prefix}_token_loss", None)
@@ -226,7 +226,7 @@ class GMLPTrainer(Trainer):
             output.metrics[f"{prefix}_loss"] = token_loss
         return output
 
-    def prediction_step(self, *args, **kwargs):
+    def prediction_step(self, *args, **kwargs) -> tuple:
         step = super().prediction_step(*args, **kwargs)
         return xla.to_cpu(self.preprocess, *step) if xla.is_xla(self.args) else step
 
@@ -267,13 +267,13 @@ class GMLPTrainer(Trainer):
         elif self.is_world_process_zero():
             length = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
             # A classifier on frozen embeddings is trained without steps, and has only its own hyperparameters.
-            values = run_folder.hyperparameters(args) | length if state.global_step else {}
+            values: dict[str, Any] = run_folder.hyperparameters(args) | length if state.global_step else {}
             values |= self.hyperparameters
             training = {**self.card, "metrics": self.results, "command": public_command(sys.argv)}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
-            options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
-            card = model_card(model, name, training=training, **options)
+            license, tags = self.card.get("license"), kwargs.get("tags")
+            card = model_card(model, name, training=training, license=license, tags=tags)
             write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
     def finish(self, metrics: Mapping[str, float]) -> None:

@@ -26,14 +26,9 @@ from hf_gmlp.tasks.image_classification import (
 )
 
 from ..numerics import assert_close
-from ..samples import write_rows
+from ..samples import picture, write_rows
 
 CLASSES = ("apple", "boat", "cloud")
-
-
-def picture(seed=0, size=(40, 36), mode="RGB"):
-    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from transformers import TrainerState, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_gmlp import GMLPConfig
-from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
+from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
     Evaluation,
@@ -27,12 +26,7 @@ from hf_gmlp.tasks.glue import METRICS, classification_metrics
 from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
-
-
-def config_of(labels, problem_type=ONE_CLASS):
-    config = GMLPConfig()
-    set_labels(config, Labels(labels and list(labels), problem_type), "", train=True, new_classifier=False)
-    return config
+from ..samples import config_of
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -20,8 +20,7 @@ from hf_gmlp.tasks.glue import main
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
-from ..samples import documents, run_in, write_rows
-from .test_glue import opinions
+from ..samples import documents, opinions, run_in, write_rows
 
 RECIPE = Path(__file__).parents[2] / "recipes/classify.yaml"
 OUTPUTS = {ONE_CLASS: 3, CLASSES: 3, REGRESSION: 1}

@@ -32,27 +32,14 @@ from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
 from ..numerics import assert_close
-from ..samples import run_in, write_rows
-from .test_classification import config_of
+from ..samples import GOOD, NOUNS, config_of, opinions, run_in, write_rows
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 # Each step of Adam adds rounding, as a block does, and divides tiny gradients by their tiny size.
 TRAINED = 1000
-GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "dull", "awful", "poor")
-NOUNS = (
-    "film story cast plot song book camera ending music painter garden window summer animal letter kitchen village "
-    "doctor mountain river sister market soldier minister teacher bridge engine flower dinner castle"
-).split()
 ANSWERS = ("yes , the {} is", "perhaps the {} is", "no , the {} is not")
-
-
-def opinions(count, seed):
-    """Sentences whose adjective determines their label."""
-    pick = random.Random(seed).choice
-    sentences = [f"the {pick(NOUNS)} is {pick((BAD, GOOD)[i % 2])} and the {pick(NOUNS)} is long" for i in range(count)]
-    return [{"sentence": sentence, "label": i % 2} for i, sentence in enumerate(sentences)]
 
 
 def entailments(count, seed):

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from hf_gmlp import list_presets
 from hf_gmlp_cli import main, make_parser
 
-from ..tasks.test_glue import opinions
+from ..samples import opinions
 
 
 def help_screens(parser, before=()):

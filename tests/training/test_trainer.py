@@ -9,34 +9,18 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, TrainerCallback
 
-from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
+from hf_gmlp import GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import is_complete
-from hf_gmlp.training.trainer import GMLPTrainer, public_command
+from hf_gmlp.training.trainer import public_command
 
-SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
-
-
-def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
-    torch.manual_seed(0)
-    rows = rows or [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
-    arguments = {"max_steps": 6, "learning_rate": 1e-2} | arguments
-    args = RunArguments(output_dir=str(folder), use_cpu=True, **arguments)
-    return GMLPTrainer(
-        model=model or GMLPForSequenceClassification(gmlp_config()),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows),
-        metric_names=metric_names,
-        card={"dataset": "two words", "license": "mit"},
-    )
+from .helpers import SIZES, gmlp_config, make_trainer
 
 
 def test_an_evaluation_has_all_rows_in_their_order(tmp_path):
@@ -128,10 +112,6 @@ def test_tokens_are_neither_shown_nor_saved(tmp_path):
     assert b"hf_1" not in pickle.dumps(RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1"))
     command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
     assert public_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
-
-
-def gmlp_config(**fields):
-    return GMLPConfig(**SIZES, max_position_embeddings=8, **fields)
 
 
 def bert_config(**fields):

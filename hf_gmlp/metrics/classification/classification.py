@@ -24,12 +24,12 @@ METRICS = {
 
 
 class Classification(evaluate.Metric):
-    def _info(self):
+    def _info(self) -> evaluate.MetricInfo:
         number = datasets.Value("float64" if self.config_name in ("pearson", "spearman") else "int64")
         features = datasets.Features({"predictions": number, "references": number})
         return evaluate.MetricInfo(description=__doc__, citation="", features=features)
 
-    def _compute(self, predictions, references, **options):
+    def _compute(self, predictions: list, references: list, **options) -> dict[str, float]:
         correlates = self.config_name in ("pearson", "spearman")
         constant = correlates and min(len(set(predictions)), len(set(references))) < 2
         value = 0.0 if constant else METRICS[self.config_name](references, predictions, **options)

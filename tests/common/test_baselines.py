@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
+from common import baselines
 from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
 from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 from hf_gmlp.tokenizer import train_tokenizer
-from paper import baselines
 
-from .test_corpus import WORDS
+from ..paper.conftest import WORDS
 
 PHRASES = ["the cat sat", "a dog ran", "one bird flew"]
 
