@@ -50,11 +50,12 @@ def prepare_text(train_file: list[str], validation_file: list[str], folder: Path
 
 def read_documents(files: list[str]) -> list[str]:
     """Return the documents of files in any format that run_mlm.py reads; split files of few documents into lines."""
-    from hf_gmlp.tasks.language_modeling import TextArguments, load_texts
+    from hf_gmlp.data.documents import load_texts
+    from hf_gmlp.data.source import Source
 
     documents = []
     for path in files:
-        texts = load_texts(TextArguments(train_file=[path], validation_file=[path]), validate=False)["train"]["text"]
+        texts = load_texts(Source({"train": [path], "validation": [path]}), validate=False)["train"]["text"]
         texts = [text for text in texts if text and not text.isspace()]
         if len(texts) < 20:
             texts = [line for text in texts for line in text.splitlines() if line.strip()]

@@ -2,13 +2,11 @@
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas
 import PIL.Image
-import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -70,9 +68,7 @@ def opinions(count, seed):
 def run_script(main, *flags):
     """Call the `main` of a script in this process, where all imports are done, and return its results."""
     flags = [str(flag) for flag in flags]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
-        main()
+    main([*flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
     results = Path(flags[flags.index("--output_dir") + 1], "all_results.json")
     return json.loads(results.read_text()) if results.is_file() else None
 
