@@ -9,6 +9,8 @@ PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
 NUMBERS := tests/test_numerics.py tests/models tests/tools/test_conversion.py tests/paper/test_toeplitz.py \
 	tests/training/test_trainer.py tests/test_adapt.py tests/tools/test_question_answering.py tests/paper/test_models.py \
 	-k "not inductor"
+# Files with words for readers. The log keeps its entries as they were written; the others quote wrong words.
+PROSE := '*.py' '*.md' '*.yaml' '*.yml' '*.toml' ':!docs/log' ':!CONTRIBUTING.md' ':!tests/words.py' ':!tests/test_words.py'
 SSE4 := ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # The seed of the random test order; make portable SEED=... repeats an order.
@@ -86,6 +88,7 @@ lint: $(INSTALLED) ## check style, format, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	git ls-files -z | xargs -0 $(BIN)/codespell
+	git ls-files -z $(PROSE) | xargs -0 $(BIN)/python tests/words.py
 
 format: $(INSTALLED) ## fix style and format
 	$(BIN)/ruff check --fix .

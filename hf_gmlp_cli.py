@@ -23,16 +23,16 @@ MODEL = "folder or name of a trained model"
 SCRIPTS = ("mlm", "clm", "glue", "qa", "image_classification")
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run `hf-gmlp` with these arguments, or with those of the command line."""
     options = vars(make_parser().parse_args(argv))
     function = options.pop("function")
     if function is list_recipes:
         # Loaded by its path, since importing the package takes seconds.
-        return runpy.run_path(str(PACKAGE / "errors.py"))["run_command"](list_recipes)
-    from hf_gmlp import errors
-
-    errors.run_command(lambda: function(**options))
+        run_command = runpy.run_path(str(PACKAGE / "errors.py"))["run_command"]
+    else:
+        from hf_gmlp.errors import run_command
+    run_command(lambda: function(**options))
 
 
 def make_parser() -> ArgumentParser:
@@ -93,8 +93,8 @@ def run_script(script: str, argv: list[str]) -> None:
 
 def classify_arguments(parser: ArgumentParser) -> None:
     parser.description = (
-        "Train a classifier on a file of texts or a folder of pictures, in seconds on the embeddings of an encoder, and "
-        "report how good it is. Repeat an interrupted command to continue. To use the result: hf-gmlp predict."
+        "Train a classifier on a file of texts or a folder of pictures, in seconds on the embeddings of an encoder, "
+        "and report how good it is. Repeat an interrupted command to continue. To use the result: hf-gmlp predict."
     )
     parser.add_argument("model", nargs="?", help="folder or name of a checkpoint, such as gmlp-mini-sentences")
     files = "csv, tsv, json, jsonl or parquet, also compressed, or a folder with a folder of pictures for each class"

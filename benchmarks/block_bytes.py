@@ -27,10 +27,9 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
+from common.machine import circumstances
 from hf_gmlp import GMLPBlock, GMLPConfig, SpatialGatingUnit, errors
 from hf_gmlp.cards import markdown_table
-
-from .machine import circumstances
 
 Halves = Callable[[GMLPBlock, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -162,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of the batch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often eager forms are timed (default: %(default)s)")
-    errors.run(lambda: benchmark(parser.parse_args()))
+    errors.run_command(lambda: benchmark(parser.parse_args()))
 
 
 if __name__ == "__main__":

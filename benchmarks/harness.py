@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from common.machine import circumstances
 from hf_gmlp.cards import markdown_table
 
 from . import checks, peers
-from .machine import circumstances
 from .memory import kept_bytes
 from .peers import COMPILED, OWN, System, base_of
 

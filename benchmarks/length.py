@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often every system is timed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=harness.RESULTS, help="output folder (default: %(default)s)")
     parser.set_defaults(threads=1, quick=False)
     arguments = parser.parse_args()
     errors.run_command(lambda: benchmark(arguments))
@@ -72,7 +73,7 @@ def benchmark(arguments: argparse.Namespace) -> None:
                 cells.append(f"{peak:.0f}")
         table.append(cells)
         print(", ".join(cells), flush=True)
-        path = harness.RESULTS / f"length-{datetime.date.today().isoformat()}.csv"
+        path = arguments.out / f"length-{datetime.date.today().isoformat()}.csv"
         harness.write_results(path, bench.rows, harness.about(threads=arguments.threads))
         bench.rows.clear()
     print(markdown_table(table))

@@ -1,6 +1,7 @@
 """The memory that a forward pass keeps for its backward pass."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,7 +16,7 @@ class _Results(TorchDispatchMode):
         super().__init__()
         self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None) -> Any:
         result = operator(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):

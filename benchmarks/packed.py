@@ -11,11 +11,11 @@ import argparse
 
 import torch
 
+from common.machine import circumstances
 from hf_gmlp import GMLPConfig, GMLPModel, errors
 from hf_gmlp.cards import markdown_table
 
 from .harness import Bench, Step
-from .machine import circumstances
 
 LENGTHS = (512, 2048, 8192)
 
@@ -57,9 +57,9 @@ def benchmark(arguments: argparse.Namespace) -> None:
         for is_causal in (False, True):
             for trains in (False, True):
                 times = bench.times(steps_of(length, is_causal, trains))
-                packed, one, rows = (1e3 * min(times[name]) for name in ("packed", "one document", "rows"))
+                packed, single, rows = (1e3 * min(times[name]) for name in ("packed", "one document", "rows"))
                 name = f"{'causal ' if is_causal else ''}{'training' if trains else 'forward'}"
-                table.append([f"{length:,}", name, f"{packed:.0f}", f"{packed / one:.2f}", f"{packed / rows:.2f}"])
+                table.append([f"{length:,}", name, f"{packed:.0f}", f"{packed / single:.2f}", f"{packed / rows:.2f}"])
                 print(", ".join(table[-1]), flush=True)
     print(markdown_table(table))
     print(circumstances("transformers"))
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often every case is timed (default: %(default)s)")
     parser.set_defaults(threads=1, quick=False)
-    errors.run(lambda: benchmark(parser.parse_args()))
+    errors.run_command(lambda: benchmark(parser.parse_args()))
 
 
 if __name__ == "__main__":

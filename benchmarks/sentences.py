@@ -21,6 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
 import hf_gmlp
 from hf_gmlp import GMLPModel, errors
@@ -125,7 +126,7 @@ class Encoder:
 class MeanPooledBert(BertModel):
     """The baseline: BERT with its pooler applied to the mean of all tokens."""
 
-    def forward(self, input_ids, attention_mask):
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ModelOutput:
         outputs = super().forward(input_ids, attention_mask)
         outputs.pooler_output = self.pooler(pool_tokens(outputs.last_hidden_state, attention_mask, "mean")[:, None])
         return outputs

@@ -4,7 +4,7 @@
 
 The text is the Python language reference, which every Python includes. The script trains a tokenizer and a
 Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it with counts of tokens and of their neighbors,
-fills masks in held-out sentences, and draws the spatial filters as in Figure 4 of the paper.
+and fills masks in held-out sentences.
 """
 
 import argparse
@@ -16,7 +16,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from paper.corpus import python_reference
+from common.baselines import token_losses
+from common.python_reference import python_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -50,9 +51,6 @@ def main() -> None:
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging, pipeline
 
-    from paper.baselines import token_losses
-    from paper.filters import plot_filters
-
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars()
@@ -74,10 +72,9 @@ def main() -> None:
         tokens = ", ".join(repr(answer["token_str"].strip()) for answer in fill_mask(sentence))
         print(f"  {sentence}\n    was: {word}   gMLP: {tokens}")
 
-    filters = output / "filters.png"
-    plot_filters(model, filters)
     print(f"\nThe model, its tokenizer and its card: {model_folder}")
-    print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
+    print("Draw the spatial filters of its blocks, as in Figure 4 of the paper:")
+    print(f"  python -m paper plot filters {model_folder} --output {output / 'filters.png'}")
 
 
 def masked_sentences(documents: list[str]) -> list[tuple[str, str]]:

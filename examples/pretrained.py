@@ -32,11 +32,11 @@ from tokenizers import Regex, normalizers
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import hf_gmlp
+from common.baselines import tfidf_classifier
 from hf_gmlp.data.files import stream_rows
 from hf_gmlp.loading import open_tokenizer
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.run_folder import write_text
-from paper.baselines import tfidf_classifier
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ("negative", "positive")
@@ -77,7 +77,7 @@ def main() -> None:
         "--train_file", *prose["train"], *prose["more"])  # fmt: skip
 
     train, validation = args.sst2 / "train.jsonl", args.sst2 / "validation.jsonl"
-    task = ("--task_name", "sst2")
+    task: tuple = ("--task_name", "sst2")
     reviews, opinions = [prose["train"][1], prose["more"][1]], output / "opinions.jsonl"
     if not opinions.is_file():
         write_opinions(reviews, opinions, make_spelling(output / "mlm"), 200_000)
@@ -201,7 +201,7 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
     write_rows(path, soft)
 
 
-def make_spelling(folder: Path):
+def make_spelling(folder: Path) -> Callable[[str], str]:
     """Return the function by which the tokenizer in a folder normalizes a text."""
     return open_tokenizer(folder).backend_tokenizer.normalizer.normalize_str
 

@@ -119,9 +119,10 @@ def build(args: argparse.Namespace, tokenizer: Tokenizer) -> GMLPModel:
     model = GMLPModel(config)
     for projection in model.spatial_projections():
         projection.bias.requires_grad_(False)  # it would differ between positions, of which late ones are rare
-    segments = model.embeddings.token_type_embeddings.weight.requires_grad_(False)  # all texts have the same segment
+    # All texts have the same segment.
+    segments = model.get_parameter("embeddings.token_type_embeddings.weight").requires_grad_(False)
     with torch.no_grad():
-        for weight in (segments, *(weight for block in model.layers for weight in block.proj_out.parameters())):
+        for weight in (segments, *(weight for name, weight in model.named_parameters() if ".proj_out." in name)):
             weight.zero_()
         # The last channel only makes all token vectors equally long, so that no norm changes their relative lengths.
         model.norm.weight[-1] = 0

@@ -187,7 +187,11 @@ def language_note(
     unknown = sum(token == tokenizer.unk_token_id for row in ids for token in row)
     if unknown <= 0.1 * tokens and tokens <= 2 * words:
         return []
-    found = f"{unknown} of {tokens} tokens are unknown" if unknown > 0.1 * tokens else f"{tokens / max(words, 1):.1f} tokens a word"
+    found = (
+        f"{unknown} of {tokens} tokens are unknown"
+        if unknown > 0.1 * tokens
+        else f"{tokens / max(words, 1):.1f} tokens a word"
+    )
     return [f"The tokenizer was made for another language or kind of text ({found}): expect low scores."]
 
 

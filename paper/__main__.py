@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,7 @@ def run_script(task: str, words: list[str]) -> None:
 
     from . import models  # noqa: F401  # registers them
 
-    # The help text and the model card show this command.
-    sys.argv = [f"python -m paper run {task}", *words]
-    tasks.run_task(task)
+    tasks.run_task(task, words, f"python -m paper run {task}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import random
 import re
 import sysconfig
 from pathlib import Path
-from pydoc_data.topics import topics
 
+from common.python_reference import python_reference
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.run_folder import write_text
 
@@ -50,24 +50,16 @@ def prepare_text(train_file: list[str], validation_file: list[str], folder: Path
 
 def read_documents(files: list[str]) -> list[str]:
     """Return the documents of files in any format that run_mlm.py reads; split files of few documents into lines."""
-    from hf_gmlp.tasks.language_modeling import TextArguments, load_texts
+    from hf_gmlp.data.documents import load_texts
+    from hf_gmlp.data.source import Source
 
     documents = []
     for path in files:
-        texts = load_texts(TextArguments(train_file=[path], validation_file=[path]), validate=False)["train"]["text"]
+        texts = load_texts(Source({"train": [path], "validation": [path]}), validate=False)["train"]["text"]
         texts = [text for text in texts if text and not text.isspace()]
         if len(texts) < 20:
             texts = [line for text in texts for line in text.splitlines() if line.strip()]
         documents += texts
-    return documents
-
-
-def python_reference() -> list[str]:
-    """Return the topics of the Python reference, with one line per paragraph."""
-    documents = []
-    for _, text in sorted(topics.items()):
-        paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
-        documents.append("\n".join(paragraph for paragraph in paragraphs if re.search(r"[a-z]{2}", paragraph)))
     return documents
 
 

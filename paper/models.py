@@ -94,7 +94,9 @@ class RelativeSelfAttention(BertSelfAttention):
         if not config.content_attention:
             del self.query, self.key
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.position_bias(hidden_states.shape[1])
         if attention_mask is not None and attention_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
@@ -173,7 +175,9 @@ class BaselineEncoder(nn.Module):
         self.layer = nn.ModuleList(layers)
         self.LayerNorm = norm
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
         for name in ("position_ids", "seq_idx", "cache", "past_key_values"):
             if kwargs.get(name) is not None:
                 raise ValueError(f"This model treats a row as one document from its first token on: omit {name}.")

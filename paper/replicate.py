@@ -14,13 +14,13 @@ from pathlib import Path
 
 from transformers import TrainerState
 
-from benchmarks.machine import circumstances
+from common.baselines import token_losses
+from common.machine import circumstances
 from hf_gmlp.data.files import stream_rows
 from hf_gmlp.errors import InputError
 from hf_gmlp.tokenizer import train_tokenizer
 
 from . import protocol, report
-from .baselines import token_losses
 from .corpus import prepare_text, write_pairs
 from .protocol import MODELS, SEEDS, SELECTION_SEEDS, SIZES, TASK_MODELS, Setting, Size, join_overrides
 from .runs import read_json

@@ -2,15 +2,16 @@
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas
 import PIL.Image
-import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+
+from hf_gmlp import GMLPConfig
+from hf_gmlp.data.labels import ONE_CLASS, Labels, set_labels
 
 # Config fields of an image model with all features that are not in the paper.
 CONVOLUTIONAL = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
@@ -22,6 +23,12 @@ NAMES = "Anna Boris Clara David Emma Felix Greta Henry Irene Jakob Karla Louis M
 CITIES = "Rome Oslo Paris Cairo Lima Delhi Quito Vienna Tokyo Berlin Dakar Accra Sofia Minsk Riga Kyoto".split()
 MONTHS = "January March April June July October".split()
 QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month": "In which month was it?"}
+
+GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "dull", "awful", "poor")
+NOUNS = (
+    "film story cast plot song book camera ending music painter garden window summer animal letter kitchen village "
+    "doctor mountain river sister market soldier minister teacher bridge engine flower dinner castle"
+).split()
 
 COLORS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
 
@@ -51,12 +58,17 @@ def squad(count, *, seed=0, unanswerable=False):
     return {"version": "v2.0" if unanswerable else "1.1", "data": data}
 
 
+def opinions(count, seed):
+    """Sentences whose adjective determines their label."""
+    pick = random.Random(seed).choice
+    sentences = [f"the {pick(NOUNS)} is {pick((BAD, GOOD)[i % 2])} and the {pick(NOUNS)} is long" for i in range(count)]
+    return [{"sentence": sentence, "label": i % 2} for i, sentence in enumerate(sentences)]
+
+
 def run_script(main, *flags):
     """Call the `main` of a script in this process, where all imports are done, and return its results."""
     flags = [str(flag) for flag in flags]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
-        main()
+    main([*flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
     results = Path(flags[flags.index("--output_dir") + 1], "all_results.json")
     return json.loads(results.read_text()) if results.is_file() else None
 
@@ -117,6 +129,17 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | options)
+
+
+def config_of(labels, problem_type=ONE_CLASS):
+    config = GMLPConfig()
+    set_labels(config, Labels(labels and list(labels), problem_type), "", train=True, new_classifier=False)
+    return config
+
+
+def picture(seed=0, size=(40, 36), mode="RGB"):
+    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
 
 
 def write_photos(folder, count, seed):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from common.baselines import tfidf_classifier
 from examples import pretrained
 from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
-from paper.baselines import tfidf_classifier
 
 from .samples import write_rows
 

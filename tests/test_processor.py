@@ -5,7 +5,7 @@ from transformers import AutoImageProcessor, ViTImageProcessor
 
 from hf_gmlp.processor import evaluation_processor, processor_size
 
-from .data.test_images import picture
+from .samples import picture
 
 
 @pytest.mark.parametrize("size", [32, 224])

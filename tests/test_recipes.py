@@ -15,9 +15,8 @@ from hf_gmlp.training.recipes import command_line, read_recipe
 
 ROOT = Path(__file__).parent.parent
 RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
-# `hf-gmlp classify` has its own tests.
-OTHERS = ("smoke", "smoke-finetune", "smoke-images", "classify")
-ALL = sorted(path for path in RECIPES.glob("*.yaml") if path.stem not in OTHERS) + sorted(PAPER.rglob("*.yaml"))
+SMOKE = ("smoke", "smoke-finetune", "smoke-images")
+ALL = sorted(path for path in RECIPES.glob("*.yaml") if path.stem not in SMOKE) + sorted(PAPER.rglob("*.yaml"))
 
 
 def path_id(path):

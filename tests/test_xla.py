@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,9 +72,7 @@ def data(tmp_path_factory):
 def run(task, *flags, cpu=False):
     """Train with a script, and return its results and the XLA counters."""
     before = count_work()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["run.py", *map(str, flags), *["--use_cpu"] * cpu])
-        tasks.run_task(task)
+    tasks.run_task(task, [*map(str, flags), *["--use_cpu"] * cpu])
     after = count_work()
     results = json.loads(Path(flags[flags.index("--output_dir") + 1], "all_results.json").read_text())
     return results, (after[0] - before[0], after[1])

@@ -2,8 +2,7 @@
 
 from pydoc_data.topics import topics
 
-from .samples import squad, write, write_photos, write_rows
-from .tasks.test_glue import opinions
+from .samples import opinions, squad, write, write_photos, write_rows
 
 SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,hidden_dropout_prob=0.0"
 COMMON = ["--do_train", "--do_eval", "--max_steps", "6", "--learning_rate", "1e-3", "--warmup_steps", "2"]

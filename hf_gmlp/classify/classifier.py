@@ -230,9 +230,7 @@ class Classifier(BaseEstimator):
         start = "a classifier on frozen embeddings" if plan.training == FITTED else "a new classifier"
         return {"start": start, **{name: getattr(plan, name) for name in names}, "seed": self.random_state}
 
-    def save(
-        self, folder: str | Path, training: Mapping[str, Any] | None = None, name: str | None = None
-    ) -> None:
+    def save(self, folder: str | Path, training: Mapping[str, Any] | None = None, name: str | None = None) -> None:
         """Write an ordinary checkpoint: weights, config, code, tokenizer or image processor, and a model card.
 
         Args:
@@ -253,10 +251,12 @@ class Classifier(BaseEstimator):
         return tags
 
 
-def _as_list(y: Sequence) -> list:
+def _as_list(y: Any) -> list:
     """Return labels as Python's own values: numpy's scalars, arrays, tuples and sets of several labels converted."""
     values = y.tolist() if hasattr(y, "tolist") else list(y)
-    return [_as_list(v) if isinstance(v, list | tuple | set | np.ndarray) else getattr(v, "item", lambda v=v: v)() for v in values]
+    several = (list, tuple, set, np.ndarray)
+    values = [_as_list(value) if isinstance(value, several) else value for value in values]
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 def _as_set(label: object) -> object:

@@ -71,18 +71,17 @@ def classify(
     if hub_model_id is not None and not push_to_hub:
         raise InputError("--hub_model_id has no effect without --push_to_hub: add it.")
     folder = check_output(Path(output), Path(data))
-    columns = (text_column_names, pair_column_names, label_column_name)
-    read = read_pictures if Path(data).is_dir() else read_texts
-    if read is read_pictures and (any(columns) or encoding):
-        raise InputError("Columns and --encoding are for files of texts, and the data are a folder of pictures.")
-    parts = {"train": data} | ({"validation": validation_data} if validation_data else {})
-    rows = {
-        part: read(path, *columns, encoding=encoding, drop_unlabeled=drop_unlabeled) for part, path in parts.items()
-    }
-    train, scored = rows["train"], rows.get("validation")
+    columns = (text_column_names, pair_column_names, label_column_name, encoding, drop_unlabeled)
+    if Path(data).is_dir() and any(columns):
+        raise InputError(
+            "Columns, labels and --encoding are for files of texts, and the data are a folder of pictures."
+        )
+    paths = [data, *filter(None, [validation_data])]
+    parts = [read_pictures(path) if Path(data).is_dir() else read_texts(path, *columns) for path in paths]
+    train, scored = parts[0], parts[1] if validation_data else None
     classifier = Classifier(model, **options)
     validation = None if scored is None else (scored.inputs, scored.labels)
-    content = [[part.inputs, part.labels] for part in rows.values()]
+    content = [[part.inputs, part.labels] for part in parts]
     digest = hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
     settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
     settings |= {"rows_sha256": digest}
@@ -167,7 +166,7 @@ def read_texts(
     return Rows(inputs, [labels[row] for row in kept], table, facts)
 
 
-def read_pictures(path: str, *columns: None, encoding: None, drop_unlabeled: bool) -> Rows:
+def read_pictures(path: str) -> Rows:
     """Read the pictures of a folder, each in the folder of its class; of several splits those for training."""
     splits = read_folder(Path(path))
     split = splits.get("train", next(iter(splits.values())))
@@ -205,5 +204,7 @@ def push(classifier: Classifier, folder: Path, repository: str, facts: dict[str,
             huggingface_hub.upload_folder(repo_id=repository, folder_path=temporary)
         except Exception as error:
             # Errors of the network have other types in each version of huggingface_hub.
-            command = upload_command(repository, str(folder))
-            raise InputError(f"The model is in {folder}, but not pushed ({hub_reason(error)}): use {command}") from error
+            command = upload_command(repository, folder)
+            raise InputError(
+                f"The model is in {folder}, but not pushed ({hub_reason(error)}): use {command}"
+            ) from error

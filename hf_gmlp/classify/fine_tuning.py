@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel
+from transformers import EarlyStoppingCallback, PreTrainedModel
 
 from ..data.labels import ONE_CLASS, REGRESSION
 from ..loading import choose_dtype
-from ..metrics.scores import DEFAULT_METRICS, predicted, scores
-from ..tasks.classification import balanced_weights, logits_only, weighted_loss
+from ..metrics.scores import DEFAULT_METRICS
+from ..tasks.classification import balanced_weights, classification_metrics, logits_only, weighted_loss
 from ..training.arguments import RunArguments
 from ..training.run_folder import resume_point
 from ..training.trainer import GMLPTrainer
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 # Rows of an optimizer step.
 BATCH = 32
-# A batch of at most as many tokens is computed at once, which is faster than in four parts.
-MAX_TOKENS = 8192
 
 
-def training_arguments(plan: Plan, options: "Classifier", kind: str, rows: int, folder: Path, bf16: bool) -> RunArguments:
+def training_arguments(
+    plan: Plan, options: "Classifier", kind: str, rows: int, folder: Path, bf16: bool
+) -> RunArguments:
     """Return Trainer's arguments. A new classifier is evaluated ten times; a fitted one is kept as it is at the end."""
     batch = min(options.batch_size or BATCH, rows)
     steps = math.ceil(rows / batch)
@@ -46,7 +46,7 @@ def training_arguments(plan: Plan, options: "Classifier", kind: str, rows: int, 
         "save_steps": 0.1,
         "save_total_limit": 1,
         "report_to": "none",
-        "bf16": bf16,
+        "bf16": choose_dtype(options.dtype) is torch.bfloat16,
         "use_cpu": not torch.accelerator.is_available(),
         "seed": options.random_state or 0,
         "remove_unused_columns": False,
@@ -85,16 +85,11 @@ def fine_tune(
         settings: Facts that must stay the same for a run in this folder to be resumed; None for a new folder.
     """
     config = model.config
-    bf16 = choose_dtype(options.dtype) is torch.bfloat16
-    args = training_arguments(plan, options, inputs.kind, len(encoded), folder, bf16)
+    args = training_arguments(plan, options, inputs.kind, len(encoded), folder)
     checkpoint = None if settings is None else resume_point(args, settings)
     if plan.training == FITTED and inputs.kind == "text":
         # Their small updates would lose what the encoder learned about rare words.
         model.get_input_embeddings().requires_grad_(False)
-
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        values = predicted(prediction.predictions, config.problem_type)
-        return scores(values, prediction.label_ids, config.problem_type, config.num_labels)
 
     loss = None
     if config.problem_type == ONE_CLASS:
@@ -121,7 +116,7 @@ def fine_tune(
         processing_class=inputs.processing_class,
         data_collator=collate,
         compute_loss_func=loss,
-        compute_metrics=compute_metrics,
+        compute_metrics=classification_metrics(DEFAULT_METRICS[config.problem_type], config),
         preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,
         metric_names=("loss", *DEFAULT_METRICS[config.problem_type]),

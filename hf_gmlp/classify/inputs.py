@@ -47,17 +47,17 @@ class Texts:
                 raise InputError(f"Row {number} must be a text, or a pair of texts as in all rows, got {parts!r:.60}.")
         return texts
 
-    def keys(self, rows: list[tuple[str, ...]]) -> list[Hashable]:
+    def keys(self, rows: list) -> list[Hashable]:
         """Return what is equal for equal rows."""
         return [tuple(part.strip() for part in parts) for parts in rows]
 
-    def encode(self, rows: list[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+    def encode(self, rows: list) -> list[dict[str, list[int]]]:
         """Tokenize as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
         columns = [list(column) for column in zip(*rows)]
         encoded = self.processing_class(*columns, truncation="longest_first", max_length=self.length)
         return [dict(zip(encoded, values)) for values in zip(*encoded.values())]
 
-    def notes(self, rows: list[tuple[str, ...]], encoded: list[dict[str, list[int]]]) -> list[str]:
+    def notes(self, rows: list, encoded: list[dict]) -> list[str]:
         """Return a line about truncated texts, and one about texts of another language than the tokenizer's."""
         ids = [row["input_ids"] for row in encoded]
         long = sum(len(row) >= self.length for row in ids)
@@ -104,15 +104,15 @@ class Pictures:
                 raise InputError(f"Row {number} must be a picture or the path of one, got {row!r:.60}.")
         return images
 
-    def keys(self, rows: list[dict]) -> list[Hashable]:
+    def keys(self, rows: list) -> list[Hashable]:
         """Return what is equal for equal pictures: a hash of their file."""
         files = (Path(row["path"]).read_bytes() if row["bytes"] is None else row["bytes"] for row in rows)
         return [hashlib.sha256(file).digest() for file in files]
 
-    def encode(self, rows: list[dict]) -> list[dict]:
+    def encode(self, rows: list) -> list[dict]:
         return rows
 
-    def notes(self, rows: list[dict], encoded: list[dict]) -> list[str]:
+    def notes(self, rows: list, encoded: list[dict]) -> list[str]:
         return []
 
     def batches(self, rows: list[dict], size: int) -> Iterator[tuple[np.ndarray, dict]]:
@@ -133,7 +133,7 @@ def run(
 ) -> np.ndarray:
     """Return an output of the model for all rows, [N, ...], in their order."""
     model.eval()
-    results: list[np.ndarray | None] = [None] * len(encoded)
+    results = [np.empty(0)] * len(encoded)
     for indices, batch in inputs.batches(encoded, size):
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         if "pixel_values" in batch:

@@ -132,7 +132,7 @@ def make_plan(facts: Facts, options: "Classifier") -> Plan:
 
 
 def fold_numbers(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Return the fold [N] of each row, from 0: equal rows in the same one, each class or range of numbers spread evenly.
+    """Return the fold [N] of each row, from 0: equal rows in the same fold, and classes or numbers spread evenly.
 
     Args:
         labels: [N] class ids or numbers, or [N, classes].

@@ -13,7 +13,7 @@ from sklearn.metrics import classification_report, confusion_matrix, f1_score, l
 from sklearn.utils.multiclass import unique_labels
 from transformers import PreTrainedConfig
 
-from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
+from ..data.labels import ONE_CLASS, REGRESSION
 from ..metrics.baseline import BASELINES
 from ..metrics.calibration import (
     MIN_SCORE_ROWS,
@@ -22,7 +22,7 @@ from ..metrics.calibration import (
     compare,
     correlation_in_words,
 )
-from ..metrics.scores import predicted, scores
+from ..metrics.scores import names_of, predicted, scores
 from ..training.run_folder import write_text
 from .plan import MIN_CLASS_ROWS
 from .training import Evaluation
@@ -63,7 +63,7 @@ class Report:
     def results(self) -> dict[str, float]:
         """Return the metrics, with the names that all_results.json gives them."""
         labels, count, values = self.evaluation.labels, len(self.evaluation.labels), self.values
-        results = scores(values, labels, self.problem_type, len(self.names)) | {"samples": count}
+        results = scores(values, labels, self.config) | {"samples": count}
         if self.problem_type == ONE_CLASS:
             probabilities = softmax(self.evaluation.logits, axis=-1)
             results["loss"] = float(log_loss(labels, probabilities, labels=range(len(self.names))))
@@ -72,7 +72,7 @@ class Report:
             results["accuracy_low"], results["accuracy_high"] = interval
         results = {f"eval_{name}": value for name, value in results.items()}
         if self.baseline is not None:
-            baseline = scores(self.baseline, labels, self.problem_type, len(self.names))
+            baseline = scores(self.baseline, labels, self.config)
             results |= {f"baseline_{name}": value for name, value in baseline.items()}
         return results
 
@@ -101,19 +101,12 @@ class Report:
 
     def table(self) -> pandas.DataFrame:
         """Return the evaluated rows with label, prediction and, for one class per row, probability."""
-        table = self.rows.assign(label=self.in_words(self.evaluation.labels), prediction=self.in_words(self.values))
+        table = self.rows.assign(
+            label=names_of(self.evaluation.labels, self.config), prediction=names_of(self.values, self.config)
+        )
         if self.problem_type == ONE_CLASS:
             table["probability"] = softmax(self.evaluation.logits, axis=-1).max(axis=-1).round(4)
         return table
-
-    def in_words(self, values: np.ndarray) -> list[str]:
-        """Return the name of each class, the names of several, or the number."""
-        if self.problem_type == REGRESSION:
-            # Nine digits identify a float32.
-            return [f"{value:.9g}" for value in values]
-        if self.problem_type == CLASSES:
-            return [", ".join(self.names[number] for number in row.nonzero()[0]) for row in values]
-        return [self.names[number] for number in values]
 
     def write(self, folder: Path) -> str:
         """Write eval_predictions.csv and, for classes, report.txt and confusion_matrix.png; return what to print."""

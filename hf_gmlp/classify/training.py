@@ -1,6 +1,5 @@
 """The training that a plan asks for: frozen or fine-tuned, compared, cross-validated and calibrated."""
 
-import copy
 import logging
 import tempfile
 from collections.abc import Callable
@@ -208,11 +207,11 @@ class Training:
         """Return the class ids [M] that the baseline predicts for the rows of the evaluation; None if it cannot."""
         kind = self.inputs.kind
         if evaluation.folds is not None:
-            return baseline_predictions(kind, self.rows, self.labels, folds=evaluation.folds)
+            return baseline_predictions(kind, self.rows, self.labels, None, evaluation.folds)
         if self.validation is not None:
-            return baseline_predictions(kind, self.rows, self.labels, self.validation.rows)
+            return baseline_predictions(kind, self.rows, self.labels, self.validation.rows, None)
         train = self.select(np.setdiff1d(np.arange(len(self.labels)), evaluation.rows))
-        return baseline_predictions(kind, train.rows, train.labels, self.select(evaluation.rows).rows)
+        return baseline_predictions(kind, train.rows, train.labels, self.select(evaluation.rows).rows, None)
 
 
 def apply_temperature(model: PreTrainedModel, evaluation: Evaluation) -> None:

@@ -4,11 +4,16 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
+import datasets
 from datasets import Dataset
 
 from ..errors import InputError, listed
+from .files import COMPRESSIONS, FILE_KINDS, reading
+from .labels import ONE_CLASS, Labels, hold_out_rows, number_labels
+from .source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -71,3 +76,73 @@ def split_of(path: Path) -> str | None:
     """Return the split after which a folder above the class folder of an image is named, if any."""
     words = [word for name in path.parent.parts[:-1] for word in re.split(r"[\W_]+", name.lower())]
     return next((SPLITS[word] for word in words if word in SPLITS), None)
+
+
+def load_images(
+    source: Source,
+    *,
+    image_column: str = "image",
+    label_column: str = "label",
+    trained: Labels | None = None,
+    train: bool = True,
+    validate: bool = True,
+    held_out: float = 0.15,
+    seed: int = 0,
+    max_rows: Mapping[str, int | None] | None = None,
+) -> tuple[dict[str, Dataset], Labels]:
+    """Return splits with columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
+
+    The classes are those of the training data, in the order of `trained`, if a checkpoint was trained on the same
+    classes, else in the dataset's own order, else sorted.
+
+    Args:
+        source: Its files are folders (see `read_folder`), or files with a column of images or of their paths.
+        image_column, label_column: The columns of files and datasets.
+        train, validate: Whether training and validation data are needed.
+        held_out: Fraction of each class to hold out if there are no validation data.
+        seed: Seed of the rows that are held out, and of the sample for `max_rows`.
+        max_rows: Maximum number of rows of "train" and "validation".
+
+    Raises:
+        InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
+    """
+    if any(Path(path).is_dir() or not _is_table(path) for paths in source.files.values() for path in paths):
+        splits = _read_folders(source)
+        image_column, label_column = "image", "label"
+    else:
+        splits = source.load(text_columns=(image_column, label_column))
+    validation = next((splits[name] for name in ("validation", "valid", "val", "test") if name in splits), None)
+    parts = {"train": splits.get("train"), "validation": validation}
+    splits = {split: rows for split, rows in parts.items() if rows is not None}
+    if not splits or (train and "train" not in splits):
+        raise InputError("There are no training images: pass --train_dir, --train_file or a --dataset_name with them.")
+    options: dict = {"trained": trained, "train": train, "do_regression": False}
+    splits, labels = number_labels(splits, {image_column: "image"}, label_column, **options)
+    if labels.problem_type != ONE_CLASS:
+        raise InputError(f"The column {label_column!r} must have one class per image: pass --label_column_name.")
+    for split, dataset in splits.items():
+        with reading([f"The column {image_column!r} of the {split} data"], "images (--image_column_name)"):
+            splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
+    if validate and "validation" not in splits:
+        splits["train"], splits["validation"] = hold_out_rows(splits["train"], held_out, seed)
+    splits = {split: rows for split, rows in splits.items() if (train if split == "train" else validate)}
+    for split, rows in splits.items():
+        limit = (max_rows or {}).get(split)
+        if limit is not None and limit < len(rows):
+            # A random sample, since the rows of folders are ordered by class.
+            splits[split] = rows.shuffle(seed=seed).select(range(limit))
+    return splits, labels
+
+
+def _is_table(path: str) -> bool:
+    return Path(path).suffix.lower().removeprefix(".") in (*FILE_KINDS, *COMPRESSIONS)
+
+
+def _read_folders(source: Source) -> dict[str, Dataset]:
+    """Return the splits of a folder of training images, which may have several, and of one of validation images."""
+    folders = {split: read_folder(Path(paths[0])) for split, paths in source.files.items()}
+    splits = folders.get("train", {})
+    if "validation" in folders:
+        parts = folders["validation"]
+        splits["validation"] = next(parts[name] for name in ("validation", "test", "train") if name in parts)
+    return splits

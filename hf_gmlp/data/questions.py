@@ -2,18 +2,22 @@
 which also reads SQuAD's format), windows of tokens over both, and answers from their logits.
 """
 
+import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple
 
 import numpy as np
-from datasets import Value
+from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
+from .files import stream_rows
+from .source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -245,3 +249,46 @@ def decode_answers(
         ]
         decoded.append(Decoded(text, nbest, null_odds))
     return decoded
+
+
+def load_questions(
+    source: Source,
+    splits: Sequence[str],
+    *,
+    version_2_with_negative: bool = False,
+    max_rows: Mapping[str, int | None] | None = None,
+) -> dict[str, Dataset]:
+    """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
+
+    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
+    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
+
+    Args:
+        splits: The splits needed.
+        version_2_with_negative: Whether questions may have no answer.
+        max_rows: Maximum number of questions by split, the first ones.
+
+    Raises:
+        InputError: If data are missing or have another format, two questions share an id, an answer is not at its
+            position, or a question has no answer but must have one.
+    """
+    loaded = {} if source.files else source.load()
+    questions = {}
+    for split in splits:
+        where = ", ".join(source.files.get(split, [str(source.dataset_name)]))
+        unchecked: Iterable[dict] = loaded.get(split, ())
+        if source.files:
+            unchecked = itertools.chain(*map(stream_rows, source.files.get(split, ())))
+        rows = [check_question(row, where, split) for row in itertools.islice(unchecked, (max_rows or {}).get(split))]
+        if not rows:
+            raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")
+        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
+        if count > 1:
+            raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
+        unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
+        answered = split != "test" or len(unanswered) < len(rows)
+        if unanswered and answered and not version_2_with_negative:
+            raise InputError(f"Question {unanswered[0]} in {where} has no answer: pass --version_2_with_negative.")
+        features = Features(TEXT | ANSWERS if answered else TEXT)
+        questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
+    return questions

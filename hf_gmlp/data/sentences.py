@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-import pandas
 from datasets import Dataset, Value
+from pyarrow.compute import list_value_length
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
-from .files import Access
+from .labels import ONE_CLASS, REGRESSION, Labels, hold_out_rows, number_labels
+from .source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ def blank_rows(dataset: Dataset) -> list[int]:
 
 
 def tokenize_sentences(
-    dataset: Dataset, tokenizer: Tokenizer, length: int, num_proc: int | None = None, access: Access = Access()
+    dataset: Dataset, tokenizer: Tokenizer, length: int, num_proc: int | None = None, overwrite_cache: bool = False
 ) -> Dataset:
     """Tokenize the `TEXT_COLUMNS` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
@@ -101,9 +104,14 @@ def tokenize_sentences(
         sentences = [[str(text) for text in batch[column]] for column in columns]
         return dict(tokenizer(*sentences, truncation="longest_first", max_length=length))
 
-    options = {"num_proc": num_proc, "load_from_cache_file": not access.overwrite_cache}
+    options = {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache}
     removed = [*columns, *({"row"} & set(dataset.column_names))]
     return dataset.map(tokenize_batch, batched=True, remove_columns=removed, desc="Tokenizing", **options)
+
+
+def sequence_lengths(rows: Dataset) -> np.ndarray:
+    """Return the number of tokens of each row [N]."""
+    return list_value_length(rows.with_format("arrow")[:]["input_ids"]).to_numpy()
 
 
 def truncation_note(lengths: np.ndarray, length: int) -> str | None:
@@ -114,14 +122,110 @@ def truncation_note(lengths: np.ndarray, length: int) -> str | None:
 
 
 def texts(dataset: Dataset) -> list[str]:
-    """Return the text of each row, with pairs joined, to train a tokenizer and for the baseline."""
+    """Return the text of each row, with pairs joined, to train a tokenizer."""
     return [" ".join(values) for values in zip(*text_columns_of(dataset))]
 
 
-def visible_columns(dataset: Dataset) -> pandas.DataFrame:
-    """Return the texts of an evaluated split and the number of each row in its file, for `write_report`."""
-    names = [name for name in ("row", *TEXT_COLUMNS) if name in dataset.column_names]
-    table = dataset.select_columns(names).to_pandas()
-    if "row" not in table:
-        table.insert(0, "row", range(1, len(table) + 1))
-    return table.rename(columns={"sentence1": "text", "sentence2": "text_pair"})
+class Sentences(NamedTuple):
+    """Labeled sentences or pairs.
+
+    Attributes:
+        splits: Such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
+            "labels".
+        labels: What the labels are.
+        text_columns, label_column: The names of the columns in the data.
+    """
+
+    splits: dict[str, Dataset]
+    labels: Labels
+    text_columns: list[str]
+    label_column: str
+
+
+def load_sentences(
+    source: Source,
+    kinds: Sequence[str] = ("train",),
+    *,
+    parts: Mapping[str, Sequence[str]] | None = None,
+    text_columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    labels: Labels | None = None,
+    trained: Labels | None = None,
+    do_regression: bool | None = None,
+    held_out: float = 0.1,
+    max_rows: Mapping[str, int | None] | None = None,
+) -> Sentences:
+    """Read sentences or pairs, and number their labels.
+
+    The training files are always read, since they have all classes. Validation data that are needed but missing are
+    held out of the training data; the column "row" is then the number of a row there.
+
+    Args:
+        kinds: The data needed: "train", "validation" and "test".
+        parts: The names of the splits of a kind that has several, such as the two validation splits of MNLI.
+        text_columns: The column of text, or the two of a pair; by default, see `find_text_columns`.
+        label_column: By default, see `find_label_column`.
+        labels: What the labels are, by default what the training data have, else `trained`.
+        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones.
+        do_regression: Whether the labels are numbers.
+        held_out: Fraction of each class to hold out.
+        max_rows: Maximum number of rows by kind, the first ones. No class is missing, since labels are numbered before.
+
+    Raises:
+        InputError: If something needed is missing or unreadable, or as in `number_labels`.
+    """
+    train = "train" in kinds
+    read = kinds if train or "train" not in source.files else ["train", *kinds]
+    names = {kind: (parts or {}).get(kind, (kind,)) for kind in read}
+    splits = _read_splits(source, names)
+    missing = [kind for kind in read if not splits.keys() & set(names[kind])]
+    holds_out = train and missing == ["validation"]
+    if missing and not holds_out:
+        raise InputError(f"There are no {missing[0]} data: pass --{missing[0]}_file, or a dataset with that split.")
+    all_columns = next(iter(splits.values())).column_names
+    label_column = label_column or find_label_column(all_columns)
+    columns = find_text_columns(all_columns, label_column, text_columns)
+    logger.info("Texts: %s", " and ".join(columns))
+    if labels is None and "train" not in splits:
+        labels = Labels(None, REGRESSION) if do_regression else trained
+        if labels is None:
+            raise InputError("The labels are unknown: pass --task_name, a --train_file, or a trained classifier.")
+    options: dict = {"trained": trained, "train": train, "do_regression": do_regression}
+    splits, labels = number_labels(splits, dict(zip(columns, TEXT_COLUMNS)), label_column, labels, **options)
+    if holds_out:
+        if labels.problem_type == ONE_CLASS and isinstance(splits["train"]["labels"][0], list):
+            raise InputError("Probabilities cannot be held out: pass --validation_file with class names.")
+        splits["train"], splits["validation"] = hold_out_rows(splits["train"], held_out)
+    if not train:
+        # It was read only for its labels.
+        splits.pop("train", None)
+    for split, rows in splits.items():
+        check_texts(rows, columns)
+        if blank := blank_rows(rows):
+            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
+        splits[split] = _first_rows(rows, (max_rows or {}).get(split.partition("_")[0]), split)
+    return Sentences(splits, labels, list(columns), label_column)
+
+
+def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str, Dataset]:
+    """Return the named splits of each kind that exist. If a kind has several splits, each has a file of its own."""
+    files: dict[str, Sequence[str]] = {}
+    for kind, splits in names.items():
+        paths = source.files.get(kind, [])
+        if len(paths) > len(splits) > 1:
+            raise InputError(f"--{kind}_file has {len(paths)} files: pass at most one each for {', '.join(splits)}.")
+        parts = [paths] if len(splits) == 1 else [[path] for path in paths]
+        files |= {split: part for split, part in zip(splits, parts) if part}
+    # All columns are text, since texts may look like numbers.
+    loaded = replace(source, files=files).load(text_columns=None) if files or not source.files else {}
+    return {split: loaded[split] for splits in names.values() for split in splits if split in loaded}
+
+
+def _first_rows(rows: Dataset, limit: int | None, split: str) -> Dataset:
+    """Return at most `limit` rows, with a warning if they have one class and all rows have several."""
+    kept = rows.take(min(limit or len(rows), len(rows)))
+    if len(kept) < len(rows) and "labels" in rows.column_names:
+        classes, kept_classes = (len(set(map(str, part["labels"]))) for part in (rows, kept))
+        if kept_classes == 1 < classes:
+            logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)
+    return kept

@@ -38,20 +38,21 @@ def make_baseline(kind: str) -> BaseEstimator:
 
 
 def baseline_predictions(
-    kind: str, rows: Sequence, labels: np.ndarray, scored: Sequence | None = None, folds: np.ndarray | None = None
+    kind: str, rows: Sequence, labels: np.ndarray, scored: Sequence | None, folds: np.ndarray | None
 ) -> np.ndarray | None:
     """Train the baseline, and return the class ids [M] that it predicts; None if it cannot be trained.
 
     Args:
         rows: The training rows: tuples of texts, or undecoded images.
         labels: [N], their class ids.
-        scored: The rows to predict. By default, each training row is predicted by a baseline of the other folds.
-        folds: [N], the fold of each training row.
+        scored: The rows to predict; None if each training row is predicted by a baseline of the other folds.
+        folds: [N], the fold of each training row, if `scored` is None.
     """
     inputs = baseline_inputs(kind, rows)
     try:
         if scored is not None:
             return make_baseline(kind).fit(inputs, labels).predict(baseline_inputs(kind, scored))
+        assert folds is not None
         predictions = np.empty_like(labels)
         for left_out in (folds == fold for fold in np.unique(folds)):
             model = make_baseline(kind).fit(inputs[~left_out], labels[~left_out])

@@ -1,20 +1,13 @@
 """Scores of classifiers and regressors, computed in this one place for training, reports and `hf-gmlp predict`."""
 
+from collections.abc import Sequence
+
 import numpy as np
-import scipy.stats
-import sklearn.metrics
+from transformers import PreTrainedConfig
 
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
+from . import load_metric
 
-# Functions of the correct and the predicted values, in this order.
-METRICS = {
-    "accuracy": sklearn.metrics.accuracy_score,
-    # A class that is neither predicted nor present counts as 0, without a warning.
-    "f1": lambda *values, average="binary": sklearn.metrics.f1_score(*values, average=average, zero_division=0),
-    "matthews_correlation": sklearn.metrics.matthews_corrcoef,
-    "pearson": lambda *values: scipy.stats.pearsonr(*values)[0],
-    "spearman": lambda *values: scipy.stats.spearmanr(*values)[0],
-}
 # The metrics of data outside GLUE, by problem type; the first one is the main one.
 DEFAULT_METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
 
@@ -26,8 +19,19 @@ def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 
+def names_of(values: np.ndarray, config: PreTrainedConfig) -> list[str]:
+    """Return the results of `predicted` as text: the name of a class, the names of several, or a number."""
+    names = config.id2label
+    if config.problem_type == REGRESSION:
+        # Nine digits identify a float32.
+        return [f"{value:.9g}" for value in values]
+    if config.problem_type == CLASSES:
+        return [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
+    return [names[number] for number in values]
+
+
 def scores(
-    values: np.ndarray, labels: np.ndarray, problem_type: str, classes: int, names: tuple[str, ...] | None = None
+    values: np.ndarray, labels: np.ndarray, config: PreTrainedConfig, names: Sequence[str] | None = None
 ) -> dict[str, float]:
     """Return the metrics of predictions, by default those of `DEFAULT_METRICS`.
 
@@ -38,15 +42,14 @@ def scores(
     Args:
         values: The result of `predicted`.
         labels: The correct values, in the same form.
-        classes: Number of classes, with which F1 of one class per row is "binary" or "macro".
+        names: Configurations of hf_gmlp/metrics/classification, such as "accuracy".
     """
-    results = {}
-    for name in names or DEFAULT_METRICS[problem_type]:
-        if problem_type == CLASSES and name == "accuracy":
+    several, results = config.problem_type == CLASSES, {}
+    for name in names or DEFAULT_METRICS[config.problem_type]:
+        if several and name == "accuracy":
             results[name] = float((values == labels).all(axis=1).mean())
             continue
-        binary = problem_type == CLASSES or classes == 2
-        options = {"average": "binary" if binary else "macro"} if name == "f1" else {}
-        constant = problem_type == REGRESSION and min(len(np.unique(values)), len(np.unique(labels))) < 2
-        results[name] = 0.0 if constant else float(METRICS[name](labels.ravel(), values.ravel(), **options))
+        average = "binary" if several or config.num_labels == 2 else "macro"
+        options = {"average": average} if name == "f1" else {}
+        results |= load_metric(name).compute(predictions=values.ravel(), references=labels.ravel(), **options)
     return results

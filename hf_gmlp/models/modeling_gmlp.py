@@ -817,7 +817,7 @@ class GMLPModel(GMLPPreTrainedModel):
                 )
             documents = documents.expand(hidden_states.shape[:2])
 
-            def same_document(batch, head, query, key):
+            def same_document(batch, head, query, key) -> torch.Tensor:
                 return documents[batch, query] == documents[batch, key]
 
         return create_causal_mask(
@@ -1040,7 +1040,9 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
     def _get_static_cache_init_shape(self) -> None:
         """Return `None`: the layers of a cache differ in shape, so each is initialized when it is first used."""
 
-    def _prepare_generated_length(self, generation_config: GenerationConfig, inputs_tensor: torch.Tensor, **kwargs):
+    def _prepare_generated_length(
+        self, generation_config: GenerationConfig, inputs_tensor: torch.Tensor, **kwargs
+    ) -> GenerationConfig:
         """Limit the text of `generate` to n tokens, with a warning."""
         generation_config = super()._prepare_generated_length(generation_config, inputs_tensor=inputs_tensor, **kwargs)
         # `max_length` does not count a prompt of embeddings.

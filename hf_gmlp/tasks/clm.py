@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from ..data.documents import load_texts
 from ..tokenizer import end_of_text, open_ended
-from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.arguments import ModelArguments, RunArguments, flag, parse_arguments
 from ..training.build import (
     build_config,
     build_model,
@@ -29,7 +30,6 @@ from .language_modeling import (
     LanguageModelMetrics,
     TextArguments,
     count_bytes,
-    load_texts,
     next_token_losses,
     pad_rows,
     restarting_positions,
@@ -72,40 +72,37 @@ class CausalCollator:
         return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 
-def main() -> None:
-    model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
-    checkpoint = start_run(model_args, data_args, training_args)
-    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
-    access = data_access(model_args, data_args, training_args)
+def main(argv: list[str] | None = None, program: str = "hf-gmlp run clm") -> None:
+    model_args, data_args, args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__, argv, program)
+    checkpoint = start_run(model_args, data_args, args)
     config = build_config(model_args)
     if model_args.model_name_or_path is not None:
-        check_pretraining(config, model_args.model_name_or_path, train)
+        check_pretraining(config, model_args.model_name_or_path, args.do_train)
     length = sequence_length(config, data_args.block_size, flag="block_size")
 
-    with training_args.main_process_first(desc="reading"):
-        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
+    with args.main_process_first(desc="reading"):
+        texts = load_texts(data_args.source(model_args, args), **data_args.loading_options(args))
     documents = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = open_ended(build_tokenizer(model_args, training_args, documents, max_length=length, config=config))
-    options = {"causal": True, "seed": seed, "access": access}
-    with training_args.main_process_first(desc="tokenizing"):
-        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
-    num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
+    tokenizer = open_ended(build_tokenizer(model_args, args, documents, max_length=length, config=config))
+    with args.main_process_first(desc="tokenizing"):
+        options = data_args.tokenizing_options(args)
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, causal=True, **options)
+    num_bytes = count_bytes(texts["validation"]["text"]) if args.do_eval else None
 
-    model = build_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
+    model = build_model(AutoModelForCausalLM, model_args, config, tokenizer, train=args.do_train, length=length)
     check_causal(model)
     check_packing(model, data_args.separate_documents)
 
-    training_args.batch_eval_metrics = True
+    args.batch_eval_metrics = True
     # Trainer need not remove columns: the collator returns only arguments of the model.
-    training_args.remove_unused_columns = False
-    collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
+    args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=model,
-        args=training_args,
+        args=args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
-        data_collator=collator,
+        data_collator=CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(args) else None),
         compute_metrics=LanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("loss", "perplexity", "accuracy", "bits_per_byte"),

@@ -9,14 +9,12 @@ names of transformers' own run_image_classification.py.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import datasets
 import numpy as np
-import pandas
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
@@ -25,30 +23,25 @@ from tqdm import tqdm
 from transformers import (
     AutoModelForImageClassification,
     BaseImageProcessor,
-    EvalPrediction,
     PreTrainedConfig,
     PreTrainedModel,
     TimmWrapperConfig,
 )
 
-from ..data.files import Access, load_data, reading
-from ..data.images import read_folder
-from ..data.labels import ONE_CLASS, Labels, hold_out_rows, number_labels, set_labels, trained_labels
+from ..data.images import load_images
+from ..data.labels import set_labels, trained_labels
 from ..errors import InputError
 from ..loading import open_image_processor
 from ..models.configuration_gmlp import as_pair
 from ..processor import decode_image, evaluation_processor, processor_size
-from ..training.arguments import BaseModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.arguments import BaseModelArguments, RunArguments, flag, parse_arguments
 from ..training.build import build_config, build_model
 from ..training.run_folder import start_run
 from ..training.trainer import GMLPTrainer
 from .classification import (
     ClassificationArguments,
-    Evaluation,
-    KeptEvaluation,
     balanced_weights,
-    conclude,
-    finish_evaluation,
+    classification_metrics,
     logits_only,
     weighted_loss,
 )
@@ -100,62 +93,24 @@ class ImageArguments(ClassificationArguments):
         """Return the height and width of --image_size in pixels."""
         return None if self.image_size is None else (self.image_size[0], self.image_size[-1])
 
-    def augmentation(self) -> dict[str, object]:
-        """Return the augmentation, for the model card."""
-        names = ("crop_scale", "horizontal_flip", "auto_augment", "mixup_alpha", "cutmix_alpha", "switch_prob")
-        return {name: getattr(self, name) for name in names}
+    def augmentation(self) -> dict[str, Any]:
+        """Return the options of `training_transform`."""
+        return {name: getattr(self, name) for name in ("crop_scale", "horizontal_flip", "auto_augment")}
 
+    def mixing(self) -> dict[str, Any]:
+        """Return the options of `mixing_transform`."""
+        return {name: getattr(self, name) for name in ("mixup_alpha", "cutmix_alpha", "switch_prob")}
 
-def load_images(
-    arguments: ImageArguments,
-    *,
-    trained: Labels | None = None,
-    train: bool = True,
-    validate: bool = True,
-    seed: int = 0,
-    access: Access = Access(),
-) -> tuple[dict[str, Dataset], Labels]:
-    """Return splits with columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
+    def loading_options(self) -> dict[str, Any]:
+        """Return the arguments of `load_images`."""
+        options: dict[str, Any] = {"image_column": self.image_column_name, "label_column": self.label_column_name}
+        return options | {"held_out": self.train_val_split, "max_rows": self.max_rows()}
 
-    The classes are those of the training data, in the order of `trained`, if a checkpoint was trained on the same
-    classes, else in the dataset's own order, else sorted.
-
-    Raises:
-        InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
-    """
-    image_column, label_column = arguments.image_column_name, arguments.label_column_name
-    if arguments.train_dir or arguments.validation_dir:
-        splits = read_folder(Path(arguments.train_dir)) if arguments.train_dir else {}
-        if arguments.validation_dir:
-            folders = read_folder(Path(arguments.validation_dir))
-            splits["validation"] = next(folders[name] for name in ("validation", "test", "train") if name in folders)
-        image_column, label_column = "image", "label"
-    else:
-        source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
-        source |= {"files": arguments.files(), "access": access, "text_columns": (image_column, label_column)}
-        splits = dict(load_data(**source))
-    validation = next((splits[name] for name in ("validation", "valid", "val", "test") if name in splits), None)
-    parts = {"train": splits.get("train"), "validation": validation}
-    splits = {split: rows for split, rows in parts.items() if rows is not None}
-    if not splits or (train and "train" not in splits):
-        raise InputError("There are no training images: pass --train_dir, --train_file or a --dataset_name with them.")
-    options: dict = {"trained": trained, "train": train, "do_regression": False}
-    splits, labels = number_labels(splits, {image_column: "image"}, label_column, **options)
-    if labels.problem_type != ONE_CLASS:
-        raise InputError(f"The column {label_column!r} must have one class per image: pass --label_column_name.")
-    for split, dataset in splits.items():
-        with reading([f"The column {image_column!r} of the {split} data"], "images (--image_column_name)"):
-            splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
-    if validate and "validation" not in splits:
-        splits["train"], splits["validation"] = hold_out_rows(splits["train"], arguments.train_val_split, seed)
-    limits = {"train": (train, arguments.max_train_samples), "validation": (validate, arguments.max_eval_samples)}
-    for split, (needed, limit) in limits.items():
-        if not needed:
-            splits.pop(split, None)
-        elif limit is not None and limit < len(splits[split]):
-            # A random sample, since the rows of folders are ordered by class.
-            splits[split] = splits[split].shuffle(seed=seed).select(range(limit))
-    return splits, labels
+    def check_output(self, folder: str) -> None:
+        """Raise an InputError if the output folder is among the pictures, and would be one of their classes."""
+        for pictures in filter(None, (self.train_dir, self.validation_dir)):
+            if Path(pictures).resolve() in Path(folder).resolve().parents:
+                raise InputError(f"--output_dir is inside of {pictures}, as a class of pictures: choose another.")
 
 
 def check_images(splits: Mapping[str, Dataset]) -> None:
@@ -234,37 +189,45 @@ def build_image_model(
     return model
 
 
-def training_transform(arguments: ImageArguments, size: tuple[int, int], mean: list[float]) -> v2.Transform:
+def training_transform(
+    size: tuple[int, int],
+    mean: Sequence[float],
+    *,
+    crop_scale: Sequence[float] = (0.08, 1.0),
+    horizontal_flip: float = 0.5,
+    auto_augment: str | None = None,
+) -> v2.Transform:
     """Return a transform from a PIL image to pixels [3, *size] from 0 to 255.
 
     Its steps are a random resized crop (bicubic), a flip and AutoAugment (Cubuk et al., 2019). Areas that a shift or a
-    rotation uncovers get the `mean` color.
+    rotation uncovers get the `mean` color. The options are those of `ImageArguments`.
     """
-    scale, bicubic = tuple(arguments.crop_scale), v2.InterpolationMode.BICUBIC
+    scale, bicubic = tuple(crop_scale), v2.InterpolationMode.BICUBIC
     steps: list[v2.Transform] = [
         v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic, antialias=True),
-        v2.RandomHorizontalFlip(arguments.horizontal_flip),
+        v2.RandomHorizontalFlip(horizontal_flip),
     ]
-    if arguments.auto_augment is not None:
+    if auto_augment is not None:
         fill = [round(255 * channel) for channel in mean]
-        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(arguments.auto_augment), fill=fill))
+        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(auto_augment), fill=fill))
     return v2.Compose([*steps, v2.PILToTensor()])
 
 
-def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | None:
+def mixing_transform(
+    num_classes: int, *, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, switch_prob: float = 0.5
+) -> Callable | None:
     """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids.
 
     The alphas are parameters of the Beta distribution of the mixing ratio; if both are 0, the result is None. Mixup
     returns floats, still from 0 to 255, whose later normalization gives the same mixture.
     """
     mixup = cutmix = None
-    if arguments.mixup_alpha > 0:
-        mixup = v2.MixUp(alpha=arguments.mixup_alpha, num_classes=num_classes)
-        mixup = v2.Compose([v2.ToDtype(torch.float32), mixup])
-    if arguments.cutmix_alpha > 0:
-        cutmix = v2.CutMix(alpha=arguments.cutmix_alpha, num_classes=num_classes)
+    if mixup_alpha > 0:
+        mixup = v2.Compose([v2.ToDtype(torch.float32), v2.MixUp(alpha=mixup_alpha, num_classes=num_classes)])
+    if cutmix_alpha > 0:
+        cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes)
     if mixup and cutmix:
-        return v2.RandomChoice([cutmix, mixup], p=[arguments.switch_prob, 1 - arguments.switch_prob])
+        return v2.RandomChoice([cutmix, mixup], p=[switch_prob, 1 - switch_prob])
     return mixup or cutmix
 
 
@@ -335,70 +298,52 @@ def _hash(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-def accuracies(prediction: EvalPrediction) -> dict[str, float]:
-    """`compute_metrics` for Trainer: "accuracy" and, with five classes or more, "top5_accuracy"."""
-    best = prediction.predictions.argsort(axis=-1)[:, ::-1][:, :5]
-    right = best == prediction.label_ids[:, None]  # [images, 5]
-    results = {"accuracy": float(right[:, 0].mean())}
-    return results | ({"top5_accuracy": float(right.any(axis=1).mean())} if right.shape[1] == 5 else {})
+def main(argv: list[str] | None = None, program: str = "hf-gmlp run image_classification") -> None:
+    kinds = (BaseModelArguments, ImageArguments, RunArguments)
+    model_args, data_args, args = parse_arguments(kinds, __doc__, argv, program)
+    callbacks = data_args.callbacks(args)
+    data_args.check_output(args.output_dir)
+    checkpoint, train, image_pixels = start_run(model_args, data_args, args), args.do_train, data_args.size()
+    config = build_image_config(model_args, image_pixels)
+    processor = build_image_processor(model_args, config, image_pixels, data_args.crop_pct)
 
-
-def main() -> None:
-    model_args, data_args, training_args = parse_arguments((BaseModelArguments, ImageArguments, RunArguments), __doc__)
-    callbacks = data_args.callbacks(training_args)
-    for folder in filter(None, (data_args.train_dir, data_args.validation_dir)):
-        if Path(folder).resolve() in Path(training_args.output_dir).resolve().parents:
-            raise InputError(f"--output_dir is inside of {folder}, and its pictures would be a class: choose another.")
-    checkpoint = start_run(model_args, data_args, training_args)
-    config = build_image_config(model_args, data_args.size())
-    processor = build_image_processor(model_args, config, data_args.size(), data_args.crop_pct)
-
-    with training_args.main_process_first(desc="reading"):
-        access = data_access(model_args, data_args, training_args)
-        options = {"train": training_args.do_train, "validate": training_args.do_eval, "access": access}
-        options |= {"trained": trained_labels(config, HEAD), "seed": training_args.seed}
-        splits, labels = load_images(data_args, **options)
-        if training_args.do_train and training_args.process_index == 0:
+    with args.main_process_first(desc="reading"):
+        options = {"train": train, "validate": args.do_eval, "seed": args.seed, "trained": trained_labels(config, HEAD)}
+        splits, labels = load_images(data_args.source(model_args, args), **options, **data_args.loading_options())
+        if train and args.process_index == 0:
             check_images(splits)
-    train, new_classifier = training_args.do_train, data_args.ignore_mismatched_sizes
-    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=new_classifier)
-    train_dataset, eval_dataset, weights = splits.get("train"), splits.get("validation"), None
+    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
+    train_dataset, weights = splits.get("train"), None
     if train_dataset is not None:
         if data_args.class_weights is not None:
             weights = balanced_weights(train_dataset["labels"][:], config)
-        data_args.lengthen(training_args, len(train_dataset))
+        args.num_train_epochs = data_args.epochs(args, len(train_dataset))
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
-    size = data_args.size() or image_size(config, processor)
-    transform = training_transform(data_args, size, processor.image_mean)
-    collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
+    size = image_pixels or image_size(config, processor)
+    transform = training_transform(size, processor.image_mean, **data_args.augmentation())
+    collator = ImageCollator(processor, transform, mixing_transform(config.num_labels, **data_args.mixing()), args.seed)
 
-    model = build_image_model(model_args, config, data_args.size(), train=train, new_classifier=new_classifier)
+    model = build_image_model(model_args, config, image_pixels, train=train, new_classifier=new_classifier)
     model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
     # The collator needs columns that are not inputs of the model.
-    training_args.remove_unused_columns = False
-    kept = KeptEvaluation(accuracies)
+    args.remove_unused_columns = False
+    metrics = ["accuracy", "top5_accuracy"][: 2 if config.num_labels >= 5 else 1]
     trainer = GMLPTrainer(
         model=model,
-        args=training_args,
+        args=args,
         train_dataset=train_dataset,
-        eval_dataset=eval_dataset,
+        eval_dataset=splits.get("validation"),
         processing_class=processor,
         data_collator=collator,
-        compute_loss_func=weighted_loss(training_args.label_smoothing_factor, weights),
-        compute_metrics=kept,
+        compute_loss_func=weighted_loss(args.label_smoothing_factor, weights),
+        compute_metrics=classification_metrics(metrics, config),
         preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,
-        metric_names=("loss", "accuracy", *(["top5_accuracy"] if config.num_labels >= 5 else [])),
+        metric_names=("loss", *metrics),
         card=data_args.card_facts(model_args),
-        hyperparameters=data_args.augmentation(),
+        hyperparameters=data_args.augmentation() | data_args.mixing(),
     )
-    metrics = trainer.train_and_evaluate(checkpoint)
-    if eval_dataset is not None:
-        files = pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]})
-        evaluation = Evaluation(kept.logits, kept.labels, files)
-        metrics |= finish_evaluation(trainer, evaluation, data_args.calibrate and train)
+    results = trainer.train_and_evaluate(checkpoint)
     # Trainer's FLOPs count pixels as tokens.
-    metrics.pop("total_flos", None)
-    trainer.finish(metrics)
-    if eval_dataset is not None and trainer.is_world_process_zero():
-        conclude(trainer, evaluation)
+    results.pop("total_flos", None)
+    trainer.finish(results)

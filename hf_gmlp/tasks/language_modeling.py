@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,10 @@ from torch.nn.functional import cross_entropy, pad
 from transformers import EvalPrediction
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from ..data.files import Access, load_data, reading
 from ..errors import InputError
 from ..tokenizer import end_of_text
-from ..training.arguments import DataArguments, flag
+from ..training.arguments import DataArguments, RunArguments, flag
 
-PARTS = ("train", "validation")
 # Number of bytes of text that are tokenized and written together.
 BATCH_BYTES = 4_000_000
 # Number of documents of a stream that are tokenized and packed together, and of sequences that each worker shuffles.
@@ -40,60 +39,28 @@ class TextArguments(DataArguments):
         "Read a dataset over the network, or files, while training, instead of preparing all of it first.", False
     )
 
+    def loading_options(self, args: RunArguments) -> dict[str, Any]:
+        """Return the arguments of `load_texts`."""
+        options = {"text_column": self.text_column_name, "held_out": self.validation_split_percentage / 100}
+        options |= {"streaming": self.streaming, "max_eval_samples": self.max_eval_samples}
+        return options | {"train": args.do_train, "validate": args.do_eval, "seed": args.seed}
 
-def load_texts(
-    arguments: TextArguments, *, train: bool = True, validate: bool = True, seed: int = 42, access: Access = Access()
-) -> dict[str, Dataset | IterableDataset]:
-    """Return the documents of "train" and "validation", if they are needed, in a column "text".
-
-    Blank lines separate the documents of a .txt file. Without validation data, a random `validation_split_percentage`
-    of the training documents is held out, but not of a stream. At most `max_eval_samples` (in a stream, by default
-    1,000) validation documents are read.
-    """
-    streaming, column, limit = arguments.streaming, arguments.text_column_name, arguments.max_eval_samples
-    source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
-    source |= {"files": arguments.files(), "streaming": streaming}
-    loaded = load_data(**source, access=access, text_columns=[column])
-    texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
-    if "train" in texts and "validation" not in texts and not streaming:
-        fraction = arguments.validation_split_percentage / 100
-        texts["train"], texts["validation"] = texts["train"].train_test_split(fraction, seed=seed).values()
-    needed = [part for part, is_needed in zip(PARTS, (train, validate)) if is_needed]
-    for part in needed:
-        if part not in texts:
-            raise InputError(f"There are no {part} data: pass --{part}_file, or a dataset with this split.")
-    if validate and streaming:
-        with reading(["The stream"], "text"):
-            rows = list(texts["validation"].take(limit or 1000))
-        texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
-    elif validate and limit is not None:
-        texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
-    return {part: texts[part] for part in needed}
-
-
-def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
-    """Return only the column of text, named "text"; raise an InputError if the `source` has no such column of text."""
-    with reading([source], "text"):
-        # The columns of a stream may be unknown before its first row.
-        features = data.features or Dataset.from_list(list(data.take(1))).features
-    # A column in which every row is blank has the type null.
-    text_types = ("string", "large_string", "string_view", "null")
-    if getattr(features.get(text_column), "dtype", None) not in text_types:
-        names = ", ".join(features)
-        raise InputError(f"No text is in a column {text_column!r} of {source} ({names}): pass --text_column_name.")
-    data = data.select_columns([text_column])
-    return data if text_column == "text" else data.rename_column(text_column, "text")
+    def tokenizing_options(self, args: RunArguments) -> dict[str, Any]:
+        """Return the arguments of `tokenize`."""
+        options = {"num_proc": self.preprocessing_num_workers, "max_train_samples": self.max_train_samples}
+        return options | {"seed": args.seed, "overwrite_cache": self.overwrite_cache and args.local_process_index == 0}
 
 
 def tokenize(
     texts: Mapping[str, Dataset | IterableDataset],
     tokenizer: Tokenizer,
     max_seq_length: int,
-    arguments: TextArguments,
     *,
     causal: bool = False,
+    max_train_samples: int | None = None,
     seed: int = 0,
-    access: Access = Access(),
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
 ) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
     """Make sequences from the texts of `load_texts`: packed documents, or `causal` blocks.
 
@@ -106,12 +73,11 @@ def tokenize(
     make = partial(pack_causal if causal else pack, tokenizer=tokenizer, max_seq_length=max_seq_length)
     features = Features({"input_ids": List(Value("int32"))})
     columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
-    options: dict = {"num_proc": arguments.preprocessing_num_workers, "desc": "Tokenizing"}
-    options["load_from_cache_file"] = not access.overwrite_cache
+    options: dict = {"num_proc": num_proc, "desc": "Tokenizing", "load_from_cache_file": not overwrite_cache}
 
     sequences: dict = {}
     for split, documents in texts.items():
-        limit = arguments.max_train_samples if split == "train" else None
+        limit = max_train_samples if split == "train" else None
         if isinstance(documents, IterableDataset):
             rows = documents.map(partial(make, keep_remainder=True), batch_size=STREAM_BATCH, **columns)
             rows = rows if limit is None else rows.take(limit)

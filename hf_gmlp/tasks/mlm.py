@@ -15,8 +15,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
+from ..data.documents import load_texts
 from ..errors import InputError
-from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.arguments import ModelArguments, RunArguments, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, check_packing, sequence_length
 from ..training.run_folder import start_run
 from ..training.trainer import GMLPTrainer
@@ -24,7 +25,6 @@ from ..training.xla import is_xla
 from .language_modeling import (
     LanguageModelMetrics,
     TextArguments,
-    load_texts,
     pad_rows,
     restarting_positions,
     token_losses,
@@ -134,41 +134,39 @@ def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
     return masked
 
 
-def main() -> None:
-    model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
-    checkpoint = start_run(model_args, data_args, training_args)
-    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
-    access = data_access(model_args, data_args, training_args)
+def main(argv: list[str] | None = None, program: str = "hf-gmlp run mlm") -> None:
+    model_args, data_args, args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__, argv, program)
+    checkpoint = start_run(model_args, data_args, args)
     config = build_config(model_args)
     length = sequence_length(config, data_args.max_seq_length)
 
-    with training_args.main_process_first(desc="reading"):
-        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
+    with args.main_process_first(desc="reading"):
+        texts = load_texts(data_args.source(model_args, args), **data_args.loading_options(args))
     documents = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = build_tokenizer(model_args, training_args, documents, max_length=length, config=config)
+    tokenizer = build_tokenizer(model_args, args, documents, max_length=length, config=config)
     # All batches of a compiled model should have the same shape.
-    is_compiled = is_xla(training_args) or training_args.torch_compile
+    is_compiled = is_xla(args) or args.torch_compile
     collator = MaskingCollator(
         tokenizer,
         data_args.mlm_probability,
-        seed,
+        args.seed,
         data_args.separate_documents,
         fixed_count=is_compiled and getattr(config, "sparse_prediction", False),
         sparse_evaluation=config.model_type == "gmlp",
-        max_length=length if is_xla(training_args) else None,
+        max_length=length if is_xla(args) else None,
     )
-    with training_args.main_process_first(desc="tokenizing"):
-        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
+    with args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, **data_args.tokenizing_options(args))
 
-    model = build_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
+    model = build_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=args.do_train, length=length)
     check_packing(model, data_args.separate_documents)
 
-    training_args.batch_eval_metrics = True
+    args.batch_eval_metrics = True
     # The collator needs columns that are not inputs of the model.
-    training_args.remove_unused_columns = False
+    args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=model,
-        args=training_args,
+        args=args,
         train_dataset=train_dataset,
         eval_dataset=None if eval_dataset is None else mask_once(eval_dataset, collator),
         processing_class=tokenizer,

@@ -8,16 +8,14 @@ Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Your ow
 transformers' own run_qa.py.
 """
 
-import itertools
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset, Features
+from datasets import Dataset
 from transformers import (
     AutoModelForQuestionAnswering,
     DataCollatorWithPadding,
@@ -29,12 +27,10 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.trainer_utils import PredictionOutput
 
-from ..data.files import Access, load_data, stream_rows
-from ..data.questions import ANSWERS, TEXT, Decoded, check_question, check_windows, decode_answers, make_windows
-from ..errors import InputError
+from ..data.questions import Decoded, check_windows, decode_answers, load_questions, make_windows
 from ..metrics.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
-from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.arguments import LabeledTextArguments, ModelArguments, RunArguments, flag, parse_arguments
 from ..training.build import build_config, build_model, build_tokenizer, sequence_length
 from ..training.run_folder import start_run, write_text
 from ..training.trainer import GMLPTrainer
@@ -70,37 +66,6 @@ class QAArguments(LabeledTextArguments):
         max_seq_length = sequence_length(config, self.max_seq_length, default=math.inf if has_n else 512)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
         return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
-
-
-def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access = Access()) -> dict[str, Dataset]:
-    """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
-
-    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
-    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
-
-    Raises:
-        InputError: If data are missing or have another format, two questions share an id, an answer is not at its
-            position, or a question has no answer but must have one.
-    """
-    files, name = arguments.files(), arguments.dataset_name
-    loaded = files or load_data(dataset_name=name, dataset_config_name=arguments.dataset_config_name, access=access)
-    questions = {}
-    for split in splits:
-        where, most = ", ".join(files.get(split, [str(name)])), arguments.max_samples()[split]
-        unchecked = itertools.chain(*map(stream_rows, files.get(split, ()))) if files else loaded.get(split, ())
-        rows = [check_question(row, where, split) for row in itertools.islice(unchecked, most)]
-        if not rows:
-            raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")
-        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
-        if count > 1:
-            raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
-        unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
-        answered = split != "test" or len(unanswered) < len(rows)
-        if unanswered and answered and not arguments.version_2_with_negative:
-            raise InputError(f"Question {unanswered[0]} in {where} has no answer: pass --version_2_with_negative.")
-        features = Features(TEXT | ANSWERS if answered else TEXT)
-        questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
-    return questions
 
 
 def window_dataset(
@@ -177,19 +142,31 @@ class AnswerMetrics:
             write_text(Path(args.output_dir, f"{prefix}_{name}.json"), f"{text}\n")
 
 
-def main() -> None:
-    model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    checkpoint = start_run(model_args, data_args, training_args)
+def predict_answers(trainer: GMLPTrainer, windows: Dataset, answers: AnswerMetrics) -> dict[str, float]:
+    """Write the answers to the test questions, and return their scores if the correct answers are known."""
+    trainer.compute_metrics = answers
+    output = trainer.predict(windows, metric_key_prefix="predict")
+    if output.label_ids is None:
+        # Without labels, Trainer does not call `compute_metrics`.
+        answers(output)
+    answers.write(trainer.args, "predict")
+    return output.metrics
+
+
+def main(argv: list[str] | None = None, program: str = "hf-gmlp run qa") -> None:
+    model_args, data_args, args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__, argv, program)
+    checkpoint = start_run(model_args, data_args, args)
     config = build_config(model_args)
     lengths = data_args.window_lengths(config)
     length = lengths["max_seq_length"]
 
-    needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    options = {"version_2_with_negative": data_args.version_2_with_negative, "max_rows": data_args.max_rows()}
     splits = [split for split in needed if needed[split]]
-    questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
+    questions = load_questions(data_args.source(model_args, args), splits, **options)
 
     texts = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
-    tokenizer = build_tokenizer(model_args, training_args, texts, max_length=length, config=config)
+    tokenizer = build_tokenizer(model_args, args, texts, max_length=length, config=config)
     check_windows(tokenizer, **lengths)
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.
@@ -204,33 +181,25 @@ def main() -> None:
         if split != "train":
             answers[split] = AnswerMetrics(rows, windows[split], data_args)
             windows[split] = windows[split].remove_columns(DECODING_COLUMNS)
-    names = answers["validation"].names() if "validation" in answers else []
     collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
     # The weights of a new head depend on the seed, and not on what preparing the data has used of it.
-    set_seed(training_args.seed)
-    options = {"train": training_args.do_train, "length": length}
-    model = build_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
+    set_seed(args.seed)
+    options = {"train": args.do_train, "length": length}
     trainer = GMLPTrainer(
-        model=model,
-        args=training_args,
+        model=build_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options),
+        args=args,
         train_dataset=windows.get("train"),
         eval_dataset=windows.get("validation"),
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=answers.get("validation"),
-        metric_names=names and ["loss", *names],
+        metric_names=["loss", *answers["validation"].names()] if "validation" in answers else [],
         card=data_args.card_facts(model_args),
     )
-    metrics = trainer.train_and_evaluate(checkpoint)
-    if training_args.do_eval:
-        answers["validation"].write(training_args, "eval")
-    if training_args.do_predict:
-        trainer.compute_metrics = answers["test"]
-        output = trainer.predict(windows["test"], metric_key_prefix="predict")
-        if output.label_ids is None:
-            # Without labels, Trainer does not call `compute_metrics`.
-            answers["test"](output)
-        metrics |= output.metrics
-        answers["test"].write(training_args, "predict")
-    trainer.finish(metrics)
+    results = trainer.train_and_evaluate(checkpoint)
+    if args.do_eval:
+        answers["validation"].write(args, "eval")
+    if args.do_predict:
+        results |= predict_answers(trainer, windows["test"], answers["test"])
+    trainer.finish(results)

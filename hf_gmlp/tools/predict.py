@@ -150,7 +150,7 @@ class Writer:
         self.rows += len(rows)
         self.predictions += sum(map(bool, results))
 
-    def __exit__(self, kind: type | None, *_):
+    def __exit__(self, kind: type | None, *_) -> None:
         if self.file is not None:
             self.file.close()
         if kind is None:

@@ -4,16 +4,26 @@ import argparse
 import difflib
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from transformers import HfArgumentParser, TrainingArguments
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import HfArgumentParser, Trainer, TrainingArguments, get_scheduler
+from transformers.trainer_utils import HubStrategy
 
 from ..data.files import COMPRESSIONS, FILE_KINDS, Access
-from ..errors import InputError
+from ..data.source import Source
+from ..errors import InputError, first_line
 from .recipes import SOURCES, command_line
 
+# Flags whose values are secret.
+TOKENS = ("--token", "--hub_token", "--hub-token")
 # Intervals of flags that neither transformers nor torch checks.
 INHERITED = {
     "weight_decay": "[0, inf)",
@@ -131,30 +141,70 @@ class RunArguments(Flags, TrainingArguments):
         interval="(0, inf)",
         may_change=True,
     )
+    per_device_train_batch_size: int = flag("Samples per device at once, at most.", 8, "[1, inf)", may_change=True)
+    # The loss of a head uses every parameter.
+    ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
+    hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
+    restore_callback_states_from_checkpoint: bool = flag(
+        "Let a resumed run continue the count of --early_stopping_patience.", True, may_change=True
+    )
+    # The command for the model card, set by `parse_arguments`.
+    command: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         TrainingArguments.__post_init__(self)
+        if self.hub_strategy != HubStrategy.END:
+            # Trainer would push the complete output folder, with texts and paths, whenever it saves.
+            raise ValueError("--hub_strategy must be end: a run publishes its final model. Leave it out.")
         if self.label_names:
             raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError("--selective_checkpointing and --gradient_checkpointing cannot be combined: choose one.")
-        if self.ddp_find_unused_parameters is None:
-            # The loss of a head uses every parameter; searching the graph for unused ones takes time.
-            self.ddp_find_unused_parameters = False
-        if self.global_batch_size is None:
-            return
-        total, devices = self.global_batch_size, self.world_size * max(1, self.n_gpu)
+        self.try_flags()
+        if self.global_batch_size is not None:
+            self.share_batch(self.global_batch_size)
+
+    def share_batch(self, total: int) -> None:
+        """Set the batch size per device and the accumulation, so that a step has `total` samples."""
+        devices = self.world_size * max(1, self.n_gpu)
         if total % devices:
             raise ValueError(f"--global_batch_size {total} is not a multiple of the {devices} devices of this run.")
         per_device = total // devices
-        largest = min(per_device, self.per_device_train_batch_size)
-        self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if per_device % size == 0)
+        sizes = range(min(per_device, self.per_device_train_batch_size), 0, -1)
+        self.per_device_train_batch_size = next(size for size in sizes if per_device % size == 0)
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
+
+    def try_flags(self) -> None:
+        """Pass flags to the libraries that use them, which otherwise refuse them only after much work."""
+        with _naming("--seed"):
+            np.random.RandomState(self.seed)
+        with _naming("--per_device_train_batch_size, --per_device_eval_batch_size or --dataloader_num_workers"):
+            for size in (self.per_device_train_batch_size, self.per_device_eval_batch_size):
+                DataLoader(cast(Any, [0]), size, num_workers=self.dataloader_num_workers)
+        # An optimizer of certain modules needs the model.
+        if not self.do_train or self.optim_target_modules is not None:
+            return
+        with _naming("--optim, --optim_args, --learning_rate, --weight_decay, --adam_beta1, ... or --adam_epsilon"):
+            optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(self, nn.Linear(1, 1))
+            groups = [{"params": [nn.Parameter(torch.zeros(1))], "weight_decay": self.weight_decay}]
+            optimizer = optimizer_class(groups, **options)
+        with _naming("--lr_scheduler_type, --lr_scheduler_kwargs or --warmup_steps"):
+            options = {"optimizer": optimizer, "num_training_steps": 10, "num_warmup_steps": self.get_warmup_steps(10)}
+            get_scheduler(self.lr_scheduler_type, **options, scheduler_specific_kwargs=self.lr_scheduler_kwargs)
 
     def __getstate__(self) -> dict[str, object]:
         # Keep the token out of training_args.bin, which is pushed with the weights.
         return self.__dict__ | {"hub_token": None}
+
+
+@contextmanager
+def _naming(flags: str) -> Iterator[None]:
+    """Convert an error of a library into a ValueError that names the flags."""
+    try:
+        yield
+    except (ValueError, TypeError, AssertionError, AttributeError) as error:
+        raise ValueError(f"Correct {flags}: {first_line(error)}.") from error
 
 
 @dataclass
@@ -183,6 +233,16 @@ class DataArguments(Flags):
             flags = " and ".join(f"--{name}" for name in (sources[0], sources[-1]))
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
+    def source(self, model_args: BaseModelArguments, args: RunArguments) -> Source:
+        """Return what to read: one process per machine fills the cache, and the others use it."""
+        overwrites = self.overwrite_cache and args.local_process_index == 0
+        access = Access(model_args.cache_dir, model_args.token, overwrites)
+        return Source(self.files(), self.dataset_name, self.dataset_config_name, access)
+
+    def max_rows(self) -> dict[str, int | None]:
+        """Return the maximum number of rows of each split."""
+        return {"train": self.max_train_samples, "validation": self.max_eval_samples}
+
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
         """Return facts for the model card: the data, and the checkpoint to start from if it has a name on the Hub."""
         start = model_args.model_name_or_path
@@ -209,11 +269,6 @@ class DataArguments(Flags):
         return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
 
-def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """Return how a run loads its data: one process per machine fills the cache, and the others use it."""
-    return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
-
-
 @dataclass
 class LabeledTextArguments(DataArguments):
     """The data of scripts that fine-tune a text model and predict."""
@@ -225,36 +280,52 @@ class LabeledTextArguments(DataArguments):
     def files(self) -> dict[str, list[str]]:
         return super().files() | ({"test": self.test_file} if self.test_file else {})
 
-    def max_samples(self) -> dict[str, int | None]:
-        """Return the maximum number of rows of each split."""
-        limits = (self.max_train_samples, self.max_eval_samples, self.max_predict_samples)
-        return dict(zip(("train", "validation", "test"), limits))
+    def max_rows(self) -> dict[str, int | None]:
+        return super().max_rows() | {"test": self.max_predict_samples}
 
 
-def program(name: str) -> str:
-    """Return the command that starts a script, from its `sys.argv[0]`: a file, or a command that names the task."""
-    return name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
+def public_command(program: str, argv: Sequence[str]) -> str:
+    """Return a command as typed, but without access tokens and the folders of absolute paths."""
+    parts, arguments = [program], iter(argv)
+    for argument in arguments:
+        flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        if flag not in TOKENS:
+            name = Path(value).name if Path(value).is_absolute() else value
+            parts.append(shlex.quote(f"{flag}{equals}{name}"))
+        elif not equals:
+            next(arguments, None)
+    return " ".join(parts)
 
 
-def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
+def parse_arguments(
+    dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None, program: str = "python"
+) -> tuple:
     """Return one instance per dataclass, from recipes and flags.
 
     Args:
         dataclass_types: The groups of flags, in the order of `--help`.
         description: What the script does, for the top of `--help`.
-        argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml files): later recipes
-            override earlier ones, and flags override all of them. An InputError says what is wrong with it.
+        argv: The flags. They may begin with recipes (.yaml files): later recipes override earlier ones, and flags
+            override all of them. By default, those of the command line of a script, `sys.argv`.
+        program: The command before the flags, for `--help` and the model card.
+
+    Raises:
+        InputError: It says what is wrong with the flags.
     """
+    if argv is None:
+        # hf_gmlp_cli and paper name the command themselves.
+        name, *argv = sys.argv
+        program = name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
     parser = HfArgumentParser(
         dataclass_types,
         description=f"{description}\nRecipes (YAML files of flags) may come first; later values override earlier ones.",
-        usage=f"{program(sys.argv[0])} [recipe.yaml ...] [--flag value ...]",
+        usage=f"{program} [recipe.yaml ...] [--flag value ...]",
         allow_abbrev=False,
         formatter_class=HelpFormatter,
     )
-    argv = command_line(list(sys.argv[1:] if argv is None else argv))
+    words = command_line(argv)
     try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(argv, True, look_for_args_file=False)
+        *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     except (ValueError, ImportError) as error:
         # The error comes from a dataclass, or from TrainingArguments and the libraries that it uses.
         raise InputError(" ".join(str(error).split())) from error
@@ -262,6 +333,9 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         names = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
         similar = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1) or ["--help"]
         raise InputError(f"Unknown argument {unknown[0]}: try {similar[0]}. Recipes (.yaml) come before all flags.")
+    for arguments in parsed:
+        if isinstance(arguments, RunArguments):
+            arguments.command = public_command(program, argv)
     return tuple(parsed)
 
 

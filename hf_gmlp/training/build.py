@@ -25,6 +25,7 @@ from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, train_tokenizer
 from .arguments import BaseModelArguments, ModelArguments
 from .recipes import parse_overrides
+from .run_folder import saved_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,8 @@ def build_tokenizer(
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             size, lowercase = arguments.vocab_size, arguments.lowercase
             trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
-            trained.save_pretrained(folder)
+            with saved_atomically(folder) as partial_folder:
+                trained.save_pretrained(partial_folder)
         return open_tokenizer(folder)
 
 

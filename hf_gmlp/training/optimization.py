@@ -98,7 +98,7 @@ class WithMuon(torch.optim.Optimizer):
         # The groups are shared with the parts, so that a learning-rate schedule applies to both.
         super().__init__([group for part in self.parts for group in part.param_groups], {})
 
-    def step(self, closure: Callable | None = None):
+    def step(self, closure: Callable | None = None) -> Any:
         loss = None if closure is None else closure()
         for part in self.parts:
             part.step()

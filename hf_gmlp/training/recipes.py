@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 
 # Flags that name data -> the kind of their source.
 SOURCES = {"dataset_name": "Hub", "dataset_config_name": "Hub"}
@@ -19,7 +19,7 @@ SOURCES |= {f"{split}_{kind}": kind for split in ("train", "validation", "test")
 class _Loader(yaml.SafeLoader):
     """YAML loader that refuses repeated keys, of which YAML's own would keep the last, and reads 1e-6 as a number."""
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value]
         if len({*keys}) < len(keys):
             raise yaml.YAMLError(f"a key is repeated among {', '.join(keys)}")
@@ -57,14 +57,26 @@ def find_recipe(name: str) -> Path:
     return next((path for path in (Path(name), *own) if path.is_file()), Path(name))
 
 
-def read_recipe(path: Path) -> dict[str, object]:
+def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, object]:
     """Return a recipe as a mapping from flags to values, merged with the recipes that it names under `include`, whose
-    paths are relative to its own. Raise InputError if it is not a mapping.
+    paths are relative to its own.
+
+    Args:
+        including: The recipes that include this one, directly or not.
+
+    Raises:
+        InputError: If it is not a mapping in UTF-8, or includes itself.
     """
-    recipe = _parse(path.read_text(encoding="utf-8-sig"), str(path))
-    included = recipe.pop("include", [])
+    try:
+        recipe = _parse(path.read_text(encoding="utf-8-sig"), str(path))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read: {first_line(error)}.") from error
+    included = recipe.pop("include", None) or []
     names = included if isinstance(included, list) else [included]
-    return merge(*(read_recipe(path.parent / name) for name in names), recipe)
+    if path.resolve() in including or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path} cannot be read: a recipe includes other recipes, by their paths.")
+    including = (*including, path.resolve())
+    return merge(*(read_recipe(path.parent / name, including) for name in names), recipe)
 
 
 def merge(*recipes: dict) -> dict[str, object]:

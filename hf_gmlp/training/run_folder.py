@@ -5,8 +5,12 @@ import json
 import logging
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import pyarrow.compute
 from datasets import Dataset
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
@@ -31,6 +35,12 @@ HYPERPARAMETERS = """
 # The last file that a run writes.
 FINISHED = "all_results.json"
 SETTINGS = "settings.json"
+# Files that a push publishes: card, config, weights, code, and tokenizer or processor. Others have texts or paths.
+PUBLISHED = (
+    *("README.md", "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *("*.py", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model"),
+    *("chat_template*", "preprocessor_config.json", "processor_config.json"),
+)
 # Files that a run would overwrite.
 OUTPUTS = ("config.json", "model*", "tokenizer*", "checkpoint-*")
 _locks: dict[str, FileLock] = {}
@@ -46,6 +56,9 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         logging.getLogger(name).setLevel(logging.WARNING)
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    if processes > args.world_size:
+        raise InputError(f"The {processes} processes of this run cannot work together: without GPUs, add --use_cpu.")
     if args.do_predict and not isinstance(data_args, LabeledTextArguments):
         raise InputError("This script does not predict: leave --do_predict out, and use the model in a pipeline.")
     if model_args.config_name is not None and not args.do_train:
@@ -81,6 +94,31 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+@contextmanager
+def saved_atomically(folder: Path) -> Iterator[Path]:
+    """Yield a folder to save files in, which then replace those in `folder`. After an error, such as a full disk, or if
+    the process is killed, `folder` has no incomplete file.
+    """
+    # Folders that begin with an underscore are not pushed.
+    partial = folder / "_saving"
+    partial.mkdir(parents=True, exist_ok=True)
+    yield partial
+    for path in partial.iterdir():
+        os.replace(path, folder / path.name)
+    partial.rmdir()
+
+
+def published_files(folder: Path) -> list[str]:
+    """Return the names of the files that a push publishes."""
+    return sorted({path.name for pattern in PUBLISHED for path in folder.glob(pattern)})
+
+
+def upload_command(repository: str | None, folder: Path) -> str:
+    """Return the command that publishes a finished run."""
+    names = " ".join(f"--include {name}" for name in published_files(folder))
+    return f"hf upload {repository or 'NAME/REPOSITORY'} {folder} . {names}"
+
+
 def total_batch_size(args: RunArguments) -> int:
     """Return the samples per optimizer step over all devices."""
     return args.world_size * max(1, args.n_gpu) * args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -110,22 +148,45 @@ def check_same(folder: Path, earlier: dict, settings: dict) -> None:
 
 
 def check_rows(args: RunArguments, rows: Dataset, config: PreTrainedConfig) -> None:
-    """Add facts about the training rows to the settings: their number, and of a classifier the names of the classes and
-    a hash of the labels. Raise InputError if a run resumes with other rows.
+    """Add facts about the training rows to the settings: their hash, and of a classifier the names of the classes.
+    Raise InputError if a run resumes with others.
     """
     folder = Path(args.output_dir)
     settings = read_settings(folder)
     if not settings or args.process_index != 0:
         return
-    facts: dict[str, object] = {"train_rows": len(rows)}
+    facts: dict[str, object] = {"rows_sha256": hash_rows(rows)}
     if "labels" in rows.column_names:
-        digest = hashlib.sha256(json.dumps(rows["labels"][:]).encode())
-        if "image" in rows.column_names and rows[0]["image"]["bytes"] is None:
-            # The sizes of the files reveal pictures that were moved, and class folders that were swapped.
-            digest.update(json.dumps([Path(image["path"]).stat().st_size for image in rows["image"]]).encode())
-        facts |= {"classes": list(config.id2label.values()), "labels_sha256": digest.hexdigest()}
-    check_same(folder, settings, settings | facts)
+        facts["classes"] = list(config.id2label.values())
+        check_same(folder, settings, settings | {"classes": facts["classes"]})
+    if settings.get("rows_sha256") not in (None, facts["rows_sha256"]):
+        raise InputError(
+            f"{folder} holds a run on other training rows: restore the data (and --preprocessing_num_workers, which "
+            "packs text in parts), or choose another --output_dir."
+        )
     write_json(folder / SETTINGS, settings | facts)
+
+
+def hash_rows(rows: Dataset) -> str:
+    """Return a hash of token ids, labels and other numbers, and of the sizes of pictures in bytes, in their order.
+
+    It does not depend on the names, times and compression of files, or on how the rows are divided.
+    """
+    digest = hashlib.sha256()
+    for table in rows.with_format("arrow").iter(1000):
+        for name in sorted(table.column_names):
+            column = table[name].combine_chunks()
+            if pyarrow.types.is_struct(column.type):
+                # A picture, of which only the size is read.
+                sizes = pyarrow.compute.binary_length(column.field("bytes")).to_pylist()
+                paths = column.field("path").to_pylist()
+                column = pyarrow.array([size or os.stat(path).st_size for size, path in zip(sizes, paths)])
+            while isinstance(column, pyarrow.ListArray | pyarrow.LargeListArray):
+                digest.update(column.value_lengths().cast("int64").to_numpy().tobytes())
+                column = column.flatten()
+            kind = np.float64 if pyarrow.types.is_floating(column.type) else np.int64
+            digest.update(column.to_numpy(zero_copy_only=False).astype(kind).tobytes())
+    return digest.hexdigest()
 
 
 def read_settings(folder: Path) -> dict:
@@ -147,7 +208,8 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             claim(folder)
         if (folder / FINISHED).is_file():
             raise InputError(
-                f"{folder} holds a finished run: choose another --output_dir, delete it, or push it with `hf upload`."
+                f"{folder} holds a finished run: choose another --output_dir, delete it, or publish it: "
+                f"{upload_command(args.hub_model_id, folder)}"
             )
         if not args.do_train:
             if checkpoints(folder):
@@ -170,7 +232,7 @@ def _check_files(folder: Path, settings: dict) -> dict:
         raise InputError(f"{folder} holds {', '.join(files)}, but no valid {SETTINGS}: choose another --output_dir.")
     if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))):
         check_same(folder, earlier, settings)
-        # The earlier settings include the number of rows.
+        # The earlier settings include the hash of the rows.
         return earlier | settings
     if earlier | settings != earlier:
         for path in folder.glob("tokenizer*"):
@@ -223,7 +285,3 @@ def checkpoint_to_resume(args: RunArguments) -> Path | None:
     if checkpoints(folder):
         logger.warning("No checkpoint in %s is complete: starting from step 0", folder)
     return None
-
-
-def upload_command(repository, folder):
-    return f"hf upload {repository} {folder}"

@@ -4,28 +4,25 @@ import atexit
 import logging
 import math
 import multiprocessing
-import os
-import shlex
-import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..cards import TASKS, model_card, write_card
 from ..errors import InputError, hub_reason
 from . import run_folder, xla
-from .arguments import program
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import StreamLoader
@@ -35,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 # Types of this package's models.
 OWN_TYPES = ("gmlp", "gmlp_vision")
-# Flags whose values are secret.
-TOKENS = ("--token", "--hub_token", "--hub-token")
 
 
 class GMLPTrainer(Trainer):
@@ -119,7 +114,6 @@ class GMLPTrainer(Trainer):
                 f"There are {len(rows)} training samples, less than a batch of {batch}, and --dataloader_drop_last "
                 f"drops incomplete batches: lower --per_device_train_batch_size."
             )
-        run_folder.check_rows(self.args, rows, self.model.config)
         return super().get_train_dataloader()
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
@@ -157,7 +151,7 @@ class GMLPTrainer(Trainer):
                 raise InputError(f"{flags} have no effect on --optim {args.optim}: leave them out.")
         return super().create_optimizer(model)
 
-    def set_initial_training_values(self, *args, **kwargs):
+    def set_initial_training_values(self, *args, **kwargs) -> tuple:
         epochs, steps_per_epoch, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
         if self.checkpoint is not None:
             state = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME)))
@@ -172,6 +166,9 @@ class GMLPTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
+        if not isinstance(self.train_dataset, torch.utils.data.IterableDataset):
+            # The weights of other classes would not fit.
+            run_folder.check_rows(self.args, self.train_dataset, self.model.config)
         if resume_from_checkpoint is not None:
             # Checkpoints do not contain tied weights. Trainer would warn that they are missing.
             self.model._keys_to_ignore_on_save = {*getattr(self.model, "all_tied_weights_keys", ())}
@@ -202,23 +199,14 @@ class GMLPTrainer(Trainer):
             super().save_model(str(folder), _internal_call=True)
             if self.stream is not None:
                 self.stream.save(folder, args.process_index)
-            if args.should_save and args.push_to_hub:
-                # Trainer uploads config and weights of a checkpoint, but not the code that the config names.
-                for code in folder.glob("*.py"):
-                    shutil.copy(code, args.output_dir)
             return
-        # A run that is killed here must leave no incomplete file. Folders that begin with an underscore are not pushed.
-        partial_folder = folder / "_saving"
-        super().save_model(str(partial_folder), _internal_call=True)
-        self.accelerator.wait_for_everyone()
-        if args.should_save:
-            for path in partial_folder.iterdir():
-                os.replace(path, folder / path.name)
-            partial_folder.rmdir()
+        with run_folder.saved_atomically(folder) if args.should_save else nullcontext(folder / "_saving") as partial:
+            super().save_model(str(partial), _internal_call=True)
+            self.accelerator.wait_for_everyone()
 
     # ---- Evaluation and the end of a run ----
 
-    def evaluation_loop(self, *args, **kwargs):
+    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         token_loss = output.metrics.pop(f"{prefix}_token_loss", None)
@@ -226,7 +214,7 @@ class GMLPTrainer(Trainer):
             output.metrics[f"{prefix}_loss"] = token_loss
         return output
 
-    def prediction_step(self, *args, **kwargs):
+    def prediction_step(self, *args, **kwargs) -> tuple:
         step = super().prediction_step(*args, **kwargs)
         return xla.to_cpu(self.preprocess, *step) if xla.is_xla(self.args) else step
 
@@ -269,11 +257,10 @@ class GMLPTrainer(Trainer):
             # A classifier on frozen embeddings is trained without steps, and has only its own hyperparameters.
             values = run_folder.hyperparameters(args) | length if state.global_step else {}
             values |= self.hyperparameters
-            training = {**self.card, "metrics": self.results, "command": public_command(sys.argv)}
+            training = {**self.card, "metrics": self.results, "command": args.command}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
-            options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
-            card = model_card(model, name, training=training, **options)
+            card = model_card(model, name, training=training, license=self.card.get("license"), tags=kwargs.get("tags"))
             write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
@@ -288,23 +275,23 @@ class GMLPTrainer(Trainer):
                 self.push_to_hub()
             except Exception as error:
                 # Errors of the network have other types in each version of huggingface_hub.
-                command = f"hf upload {self.hub_model_id} {self.args.output_dir} . --exclude 'checkpoint-*' '_*'"
+                command = run_folder.upload_command(self.hub_model_id, Path(self.args.output_dir))
                 raise InputError(f"The run is finished, but not pushed ({hub_reason(error)}): use {command}") from error
         elif self.args.do_train:
             self.create_model_card()
 
-
-def public_command(argv: list[str]) -> str:
-    """Return a command as typed, but without access tokens and the folders of absolute paths."""
-    parts, arguments = [program(argv[0])], iter(argv[1:])
-    for argument in arguments:
-        flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-        if flag not in TOKENS:
-            name = Path(value).name if Path(value).is_absolute() else value
-            parts.append(shlex.quote(f"{flag}{equals}{name}"))
-        elif not equals:
-            next(arguments, None)
-    return " ".join(parts)
+    def push_to_hub(self, commit_message: str | None = "End of training", **kwargs) -> None:
+        """Upload `run_folder.published_files`; Trainer's own method would upload the complete output folder."""
+        self.save_model(_internal_call=True)
+        if self.is_world_process_zero():
+            self.create_model_card()
+            HfApi(token=self.args.hub_token).upload_folder(
+                repo_id=self.hub_model_id,
+                folder_path=self.args.output_dir,
+                commit_message=commit_message,
+                revision=self.args.hub_revision,
+                allow_patterns=run_folder.published_files(Path(self.args.output_dir)),
+            )
 
 
 def kill_workers() -> None:

@@ -12,28 +12,23 @@ from torchvision.transforms.functional import rotate
 from transformers import ViTImageProcessor
 
 from hf_gmlp.data.files import Access
+from hf_gmlp.data.images import load_images
 from hf_gmlp.data.labels import ONE_CLASS, Labels
+from hf_gmlp.data.source import Source
 from hf_gmlp.errors import InputError
 from hf_gmlp.processor import decode_image
 from hf_gmlp.tasks.image_classification import (
-    ImageArguments,
     ImageCollator,
     Normalization,
     check_images,
-    load_images,
     mixing_transform,
     training_transform,
 )
 
 from ..numerics import assert_close
-from ..samples import write_rows
+from ..samples import picture, write_rows
 
 CLASSES = ("apple", "boat", "cloud")
-
-
-def picture(seed=0, size=(40, 36), mode="RGB"):
-    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
 
 
 @pytest.fixture
@@ -50,14 +45,16 @@ def pixels(dataset):
     return [np.asarray(decode_image(row["image"])) for row in dataset]
 
 
-def loaded(cache=None, *, trained=None, train=True, validate=False, seed=0, **arguments):
-    options = {"trained": trained, "train": train, "validate": validate, "seed": seed}
-    splits, labels = load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
+def loaded(train_path=None, validation_path=None, *, cache=None, dataset_name=None, **options):
+    """Call load_images with single paths, and without validation data by default."""
+    files = {split: [str(path)] for split, path in (("train", train_path), ("validation", validation_path)) if path}
+    source = Source(files, dataset_name, access=Access(cache and str(cache)))
+    splits, labels = load_images(source, **({"validate": False} | options))
     return SimpleNamespace(splits=splits, labels=labels.names, problem_type=labels.problem_type)
 
 
 def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
-    plain = loaded(train_dir=str(folder))
+    plain = loaded(folder)
     assert plain.labels == list(CLASSES) and plain.problem_type == ONE_CLASS
     assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
     assert plain.splits["train"][5]["image"]["path"].endswith("boat/1.jpg")
@@ -66,9 +63,9 @@ def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
     rows = [{"image": {"bytes": file.read_bytes(), "path": file.name}, "label": file.parent.name} for file in files]
     Dataset.from_list(rows).cast_column("image", Image()).to_parquet(tmp_path / "photos.parquet")
     write_rows(tmp_path / "photos.csv", [{"photo": file, "kind": file.parent.name} for file in files])
-    names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
+    names, cache = {"image_column": "photo", "label_column": "kind"}, tmp_path / "cache"
     for file, columns in (("photos.parquet", {}), ("photos.csv", names)):
-        other = loaded(cache, train_file=[str(tmp_path / file)], **columns)
+        other = loaded(tmp_path / file, cache=cache, **columns)
         assert other.labels == plain.labels
         assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
         for a, b in zip(pixels(other.splits["train"]), pixels(plain.splits["train"])):
@@ -80,49 +77,49 @@ def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
     (tmp_path / "hub").mkdir()
     for split in ("train", "test"):
         Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
-    options = {"dataset_name": str(tmp_path / "hub"), "validate": True}
-    data = loaded(tmp_path / "cache", **options, image_column_name="img")
+    options = {"dataset_name": str(tmp_path / "hub"), "validate": True, "cache": tmp_path / "cache"}
+    data = loaded(**options, image_column="img")
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
-    refused("'image'.* img, label", tmp_path / "cache", **options)
+    refused("'image'.* img, label", **options)
 
 
 def test_validation_images_are_held_out_or_passed(folder):
-    data = loaded(train_dir=str(folder), validate=True, train_val_split=0.25, seed=1)
+    data = loaded(folder, validate=True, held_out=0.25, seed=1)
     names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
     assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
-    both = loaded(train_dir=str(folder), validation_dir=str(folder), validate=True)
+    both = loaded(folder, folder, validate=True)
     assert [len(data) for data in both.splits.values()] == [12, 12]
-    sampled = loaded(train_dir=str(folder), max_train_samples=6, seed=3).splits["train"]["labels"][:]
+    sampled = loaded(folder, max_rows={"train": 6}, seed=3).splits["train"]["labels"][:]
     assert len(sampled) == 6 and len(set(sampled)) > 1
 
 
 def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
     trained = Labels(["cloud", "apple", "boat"], ONE_CLASS)
-    data = loaded(train_dir=str(folder), trained=trained)
+    data = loaded(folder, trained=trained)
     assert data.labels == trained.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
     # Evaluation on a subset of the classes keeps all labels.
     shutil.rmtree(folder / "cloud")
-    data = loaded(validation_dir=str(folder), trained=trained, train=False, validate=True)
+    data = loaded(None, folder, trained=trained, train=False, validate=True)
     assert data.labels == trained.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
     # Training on the subset creates a new classifier.
-    assert loaded(train_dir=str(folder), trained=trained).labels == ["apple", "boat"]
+    assert loaded(folder, trained=trained).labels == ["apple", "boat"]
 
 
-def refused(words, cache=None, **arguments):
+def refused(words, *paths, **options):
     with pytest.raises(InputError, match=words):
-        loaded(cache, **arguments)
+        loaded(*paths, **options)
 
 
 def test_bad_paths_are_refused(folder, tmp_path):
-    refused("nowhere", train_dir=str(tmp_path / "nowhere"))
-    refused("no class folders", train_dir=str(folder / "apple"))
-    refused("no training images", validation_dir=str(folder))
+    refused("nowhere", tmp_path / "nowhere")
+    refused("no class folders", folder / "apple")
+    refused("no training images", None, folder)
     (tmp_path / "photos.zip").write_bytes(b"PK")
-    refused("no folder .*photos.zip: unpack", train_dir=str(tmp_path / "photos.zip"))
+    refused("no folder .*photos.zip: unpack", tmp_path / "photos.zip")
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
-    refused("'apples'", train_dir=str(folder), validation_dir=str(tmp_path / "other"))
-    refused("training samples", train_dir=str(folder), validate=True, train_val_split=0.01)
+    refused("'apples'", folder, tmp_path / "other")
+    refused("training samples", folder, validate=True, held_out=0.01)
 
 
 def test_common_names_of_splits_are_recognized(folder, tmp_path, caplog):
@@ -133,24 +130,24 @@ def test_common_names_of_splits_are_recognized(folder, tmp_path, caplog):
     (root / test / "apple" / "0.jpg").unlink()
     # Kaggle archives also contain images without classes.
     shutil.copytree(folder / "apple", root / "seg_pred")
-    data = loaded(train_dir=str(tmp_path / "archive"), validate=True)
+    data = loaded(tmp_path / "archive", validate=True)
     assert {split: len(rows) for split, rows in data.splits.items()} == {"train": 12, "validation": 11}
     assert data.labels == list(CLASSES)
     assert caplog.text.count("Splits of") == 1 and "4 outside of class folders, in seg_pred" in caplog.text
-    only = loaded(validation_dir=str(tmp_path / "archive"), train=False, validate=True)
+    only = loaded(None, tmp_path / "archive", train=False, validate=True)
     assert len(only.splits["validation"]) == 11
 
 
 def test_classes_may_be_named_like_splits_or_by_numbers(folder):
     # A single folder is not treated as a split.
     parent = folder.rename(folder.parent / "test photos").parent
-    assert len(loaded(train_dir=str(parent)).splits["train"]) == 12
+    assert len(loaded(parent).splits["train"]) == 12
     folder = parent / "test photos"
     for name, number in zip(CLASSES, ("train", "10", "2")):
         (folder / name).rename(folder / number)
-    assert loaded(train_dir=str(folder)).labels == ["10", "2", "train"]
+    assert loaded(folder).labels == ["10", "2", "train"]
     (folder / "train").rename(folder / "0")
-    assert loaded(train_dir=str(folder)).labels == ["0", "2", "10"]
+    assert loaded(folder).labels == ["0", "2", "10"]
 
 
 def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog):
@@ -162,7 +159,7 @@ def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog
     shutil.copytree(folder / "boat", tmp_path / "more")
     (folder / "dove").symlink_to(tmp_path / "more")
     shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / "9.JPG")
-    data = loaded(train_dir=str(folder))
+    data = loaded(folder)
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     for reason in ("2 .ppm", "1 .heic", "1 outside of class folders"):
@@ -170,7 +167,7 @@ def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog
 
 
 def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
-    splits = loaded(train_dir=str(folder), validate=True, train_val_split=0.25).splits
+    splits = loaded(folder, validate=True, held_out=0.25).splits
     check_images(splits)
     path = Path(splits["train"][2]["image"]["path"])
     # The header is intact.
@@ -189,9 +186,8 @@ def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
 def test_bad_columns_are_refused(tmp_path):
     columns = {"number": [1, 2], "image": ["a", "b"], "label": ["a", "b"], "several": [["a"], ["b"]]}
     Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
-    options = {"cache": tmp_path / "cache", "train_file": [str(tmp_path / "a.parquet")]}
-    refused("'number'", **options, image_column_name="number")
-    refused("one class per image", **options, label_column_name="several")
+    refused("'number'", tmp_path / "a.parquet", cache=tmp_path / "cache", image_column="number")
+    refused("one class per image", tmp_path / "a.parquet", cache=tmp_path / "cache", label_column="several")
 
 
 def test_missing_deep_and_other_images_are_named(tmp_path):
@@ -215,8 +211,7 @@ def test_rotated_images_are_turned_upright(tmp_path):
 
 
 def test_training_transform_is_crop_flip_and_normalization():
-    arguments = ImageArguments(crop_scale=[1.0, 1.0], horizontal_flip=1.0)
-    transform = training_transform(arguments, (24, 16), [0.4, 0.5, 0.6])
+    transform = training_transform((24, 16), [0.4, 0.5, 0.6], crop_scale=[1.0, 1.0], horizontal_flip=1.0)
     image = picture(size=(16, 24))
     # The crop is the complete image, since both have the same shape, which does not vary here.
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
@@ -225,7 +220,7 @@ def test_training_transform_is_crop_flip_and_normalization():
     normalization = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
     assert transform(image).dtype == torch.uint8
     assert_close(normalization(transform(image)), expected)
-    policy = training_transform(ImageArguments(auto_augment="cifar10"), (8, 8), [0.5] * 3).transforms[2]
+    policy = training_transform((8, 8), [0.5] * 3, auto_augment="cifar10").transforms[2]
     assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
 
 
@@ -233,23 +228,22 @@ def test_mixing_applies_mixup_or_cutmix():
     images = torch.stack([torch.full((3, 8, 8), i, dtype=torch.uint8) for i in range(4)])
     labels, both = torch.arange(4), {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
     # CutMix keeps the integers.
-    mixing = mixing_transform(ImageArguments(**both), 4)
+    mixing = mixing_transform(4, **both)
     assert {mixing(images, labels)[0].dtype for _ in range(40)} == {torch.uint8, torch.float32}
-    always = mixing_transform(ImageArguments(**both, switch_prob=1.0), 4)
+    always = mixing_transform(4, **both, switch_prob=1.0)
     assert all(always(images, labels)[0].dtype == torch.uint8 for _ in range(10))
-    assert mixing_transform(ImageArguments(mixup_alpha=0.8), 4)(images, labels)[0].dtype == torch.float32
-    assert mixing_transform(ImageArguments(), 4) is None
+    assert mixing_transform(4, mixup_alpha=0.8)(images, labels)[0].dtype == torch.float32
+    assert mixing_transform(4) is None
 
 
 def collator(seed=0):
     processor = ViTImageProcessor(size={"height": 16, "width": 16})
-    arguments = ImageArguments(auto_augment="imagenet", mixup_alpha=0.8, cutmix_alpha=1.0)
-    transform = training_transform(arguments, (16, 16), [0.5] * 3)
-    return ImageCollator(processor, transform, mixing_transform(arguments, 3), seed)
+    transform = training_transform((16, 16), [0.5] * 3, auto_augment="imagenet")
+    return ImageCollator(processor, transform, mixing_transform(3, mixup_alpha=0.8, cutmix_alpha=1.0), seed)
 
 
 def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
-    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    dataset, collate = loaded(folder).splits["train"], collator()
     batch = [dataset[i] | {"index": i} for i in (3, 7, 11)]
     state = torch.get_rng_state()
     first = collate(batch)
@@ -272,7 +266,7 @@ def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
 
 
 def test_evaluation_uses_the_image_processor(folder):
-    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    dataset, collate = loaded(folder).splits["train"], collator()
     batch = collate([dataset[i] for i in (2, 5)])
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]

@@ -7,16 +7,16 @@ from datasets import Dataset
 from transformers import BertTokenizer, CanineTokenizer
 
 from hf_gmlp.data.files import Access
-from hf_gmlp.data.questions import check_windows, decode_answers, make_windows
+from hf_gmlp.data.questions import check_windows, decode_answers, load_questions, make_windows
+from hf_gmlp.data.source import Source
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.qa import QAArguments, load_questions
 
 from ..numerics import assert_close
 from ..samples import CITIES, SPECIAL, flat, squad, word_tokenizer, write
 
 
 def load(path, split="validation", **options):
-    return load_questions(QAArguments(**{f"{split}_file": [str(path)]}, **options), [split])[split]
+    return load_questions(Source({split: [str(path)]}), [split], **options)[split]
 
 
 def test_every_form_of_a_file_gives_the_same_questions(tmp_path):
@@ -37,18 +37,18 @@ def test_every_form_of_a_file_gives_the_same_questions(tmp_path):
         loaded = load(write(tmp_path / name, content), version_2_with_negative=True)
         assert loaded.to_list() == expected[: {"one.jsonl": 1, "indented.json": 2}.get(name)], name
     both = [str(tmp_path / "one.jsonl"), write(tmp_path / "rest.json", {"data": rows[1:]})]
-    arguments = QAArguments(train_file=both, version_2_with_negative=True, max_train_samples=4)
-    assert load_questions(arguments, ["train"])["train"].to_list() == expected[:4]
+    options = {"version_2_with_negative": True, "max_rows": {"train": 4}}
+    assert load_questions(Source({"train": both}), ["train"], **options)["train"].to_list() == expected[:4]
 
 
 def test_a_data_set_is_loaded_by_name(tmp_path):
     rows, name = flat(squad(4)), str(tmp_path / "squad")
     Dataset.from_list(rows).to_parquet(tmp_path / "squad" / "train.parquet")
-    access = Access(str(tmp_path / "cache"))
-    loaded = load_questions(QAArguments(dataset_name=name, max_train_samples=5), ["train"], access)
+    source = Source(dataset_name=name, access=Access(str(tmp_path / "cache")))
+    loaded = load_questions(source, ["train"], max_rows={"train": 5})
     assert loaded["train"]["id"][:] == [row["id"] for row in rows[:5]]
     with pytest.raises(InputError, match="no validation questions .*--validation_file"):
-        load_questions(QAArguments(dataset_name=name), ["validation"], access)
+        load_questions(source, ["validation"])
 
 
 ROW = flat(squad(1))[0]

@@ -1,12 +1,11 @@
-import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, REGRESSION, Labels
-from hf_gmlp.data.sentences import texts, tokenize_sentences, truncation_note, visible_columns
+from hf_gmlp.data.sentences import load_sentences, sequence_lengths, texts, tokenize_sentences, truncation_note
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue import TASKS, GlueArguments, load_sentences
+from hf_gmlp.tasks.glue import TASKS, GlueArguments
+from hf_gmlp.training.arguments import ModelArguments, RunArguments
 
 from ..samples import WORDS, word_tokenizer, write_rows
 
@@ -15,11 +14,13 @@ PAIR = ("premise", "hypothesis")
 
 @pytest.fixture
 def load(tmp_path):
-    """load(*splits, **flags) calls load_sentences with a separate cache."""
+    """load(*splits, **flags) calls load_sentences with the flags of run_glue.py and a separate cache."""
+    model_args = ModelArguments(config_name="gmlp-base", cache_dir=str(tmp_path / "cache"))
 
-    def load(*kinds, trained=None, **arguments):
-        access = Access(str(tmp_path / "cache"))
-        return load_sentences(GlueArguments(**arguments), kinds or ["train"], trained=trained, access=access)[:2]
+    def load(*kinds, trained=None, **flags):
+        data_args = GlueArguments(**flags)
+        source = data_args.source(model_args, RunArguments(str(tmp_path), use_cpu=True))
+        return load_sentences(source, kinds or ["train"], trained=trained, **data_args.loading_options())[:2]
 
     return load
 
@@ -54,8 +55,7 @@ def test_rows_of_a_spreadsheet_are_held_out(load, write):
     held_out = splits["validation"]
     assert sorted(held_out["labels"]) == [0] * 9 + [1]
     assert held_out["sentence1"][:] == [f"m{row - 1}" for row in held_out["row"]]
-    table = visible_columns(held_out)
-    assert list(table.columns) == ["row", "text"] and texts(held_out) == list(table["text"])
+    assert texts(held_out) == held_out["sentence1"][:]
 
 
 def test_files_of_a_task_have_names_or_numbers(load, write):
@@ -116,11 +116,11 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
     labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
     glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
 
-    def load_data(dataset_name, dataset_config_name, access):
+    def load_data(dataset_name, dataset_config_name, **options):
         assert (dataset_name, dataset_config_name) == ("nyu-mll/glue", name)
         return glue
 
-    monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", load_data)
+    monkeypatch.setattr("hf_gmlp.data.source.load_data", load_data)
     splits, labels = load("train", "validation", "test", task_name=name)
     assert list(splits) == ["train", *validations, *tests]
     assert labels.names == (list(task.labels) if task.labels else None)
@@ -133,7 +133,7 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
 def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     train = Dataset.from_dict({"text": ["x", "y"] * 10, "label": [0, 1] * 10}, features=features)
-    monkeypatch.setattr("hf_gmlp.tasks.glue.load_data", lambda **options: DatasetDict({"train": train}))
+    monkeypatch.setattr("hf_gmlp.data.source.load_data", lambda **options: DatasetDict({"train": train}))
     # The class order is that of the dataset.
     assert load(dataset_name="some/data")[1].names == ["z", "a"]
     # Validation rows are held out of the training data.
@@ -186,5 +186,6 @@ def test_pairs_have_the_input_of_bert_and_truncated_ones_are_counted(caplog):
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
-    lengths = np.array([len(ids) for ids in encoded["input_ids"]])
+    lengths = sequence_lengths(encoded)
+    assert lengths.tolist() == [6, 8]
     assert "1 of 2 rows" in truncation_note(lengths, 8) and truncation_note(lengths[:1], 8) is None

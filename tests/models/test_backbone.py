@@ -16,8 +16,7 @@ from transformers.models.auto import auto_factory
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig
 from hf_gmlp.tools.conversion import model_from_timm
 
-from ..numerics import assert_close
-from ..tools.test_conversion import perturb
+from ..numerics import assert_close, perturb
 
 
 def maps(hidden_states, config):

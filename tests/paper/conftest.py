@@ -1,6 +1,16 @@
 import json
+import random
 
 import pytest
+
+WORDS = [f"{a}{b}{c}{d}" for a in "bdfg" for b in "aeiou" for c in "lmnr" for d in "stk"]
+
+
+def write_documents(path, count, words, seed=0):
+    generator = random.Random(seed)
+    documents = [" ".join([f"Document {number}", *generator.choices(WORDS, k=words)]) for number in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
+    return path
 
 
 def finished_run(folder, config, head, results, settings=None, steps=None):

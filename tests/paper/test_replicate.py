@@ -16,7 +16,7 @@ from paper import replicate, report, trainings
 from paper.__main__ import main
 from paper.protocol import MODELS
 
-from .test_corpus import write_documents
+from .conftest import write_documents
 
 
 @pytest.fixture

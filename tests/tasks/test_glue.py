@@ -5,35 +5,29 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
-import pandas
 import pytest
 import torch
 from datasets import Dataset
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from scipy.stats import spearmanr
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     DataCollatorWithPadding,
-    EvalPrediction,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
-from hf_gmlp.data.labels import CLASSES, REGRESSION
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue import METRICS, classification_metrics, main
+from hf_gmlp.tasks.glue import main
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
 from ..numerics import assert_close
 from ..samples import run_in, write_rows
-from .test_classification import config_of
 
 pytestmark = pytest.mark.slow
 
@@ -195,78 +189,11 @@ def test_certain_probabilities_train_like_classes(folder, run):
     assert_close(weights_of(folder / "certain"), weights_of(folder / "classes"), depth=TRAINED)
 
 
-def computed(config, logits, truth, names=None):
-    return classification_metrics(names or METRICS[config.problem_type], config)(EvalPrediction(logits, truth))
-
-
-def test_metrics_equal_those_of_scikit_learn_and_scipy():
-    generator = np.random.default_rng(0)
-    logits, truth = generator.normal(size=(40, 3)), generator.integers(3, size=40)
-    classes = logits.argmax(-1)
-    expected = {"accuracy": accuracy_score(truth, classes), "f1": f1_score(truth, classes, average="macro")}
-    assert_close(computed(config_of("abc"), logits, truth), expected)
-    # With two classes, F1 is that of the second, as in MRPC and QQP.
-    logits, truth = generator.normal(size=(40, 2)), generator.integers(2, size=40)
-    classes = logits.argmax(-1)
-    expected = {"f1": f1_score(truth, classes), "matthews_correlation": matthews_corrcoef(truth, classes)}
-    assert_close(computed(config_of("ab"), logits, truth, expected), expected)
-    assert computed(config_of("ab"), 0 * logits, truth, ["matthews_correlation"]) == {"matthews_correlation": 0.0}
-
-    logits, truth = generator.normal(size=(40, 1)), generator.normal(size=40)
-    config = config_of(None, REGRESSION)
-    expected = {"spearman": spearmanr(logits[:, 0], truth)[0], "pearson": pearsonr(logits[:, 0], truth)[0]}
-    assert_close(computed(config, logits, truth), expected)
-    # A run that diverged also gets a result.
-    assert computed(config, np.full((40, 1), np.nan), truth) == {"spearman": 0.0, "pearson": 0.0}
-
-
-def test_metrics_of_several_labels_per_row_equal_those_of_scikit_learn():
-    generator = np.random.default_rng(0)
-    logits, truth = generator.normal(size=(40, 3)), generator.integers(2, size=(40, 3))
-    results = computed(config_of("abc", CLASSES), logits, truth.astype(np.float32))
-    expected = {"f1": f1_score(truth, logits > 0, average="micro"), "accuracy": accuracy_score(truth, logits > 0)}
-    assert_close(results, expected)
-
-
-CLASSIFY = ("--do_train", "--do_eval", "--baseline", "true", "--calibrate", "true", "--learning_rate", 5e-3)
-
-
-def test_few_rows_are_cross_validated_and_the_model_is_calibrated(folder, run, capsys):
-    rows = [{"row": row["sentence"], "labels": ("bad", "good")[row["label"]]} for row in opinions(120, 7)]
-    write_rows(folder / "few.csv", rows)
-    flags = ("--model_name_or_path", "gmlp", "--train_file", "few.csv", "--num_train_epochs", 2, *CLASSIFY)
-    results = run(*flags, "--output_dir", "few")
-    table = pandas.read_csv(folder / "few" / "eval_predictions.csv")
-    # Every row was predicted once, by a model that was not trained on it.
-    assert sorted(table["text"]) == sorted(row["row"] for row in rows) and sorted(table["row"]) == [*range(1, 121)]
-    assert results["eval_samples"] == 120 and results["eval_accuracy"] == (table["label"] == table["prediction"]).mean()
-    assert results["eval_accuracy_low"] < results["eval_accuracy"] and "baseline_f1" in results
-    printed = capsys.readouterr().out
-    assert "Cross-validated: accuracy" in printed and "tf-idf" in printed and "temperature" in printed
-    config = AutoModelForSequenceClassification.from_pretrained(folder / "few").config
-    assert (config.text_columns, config.label_column) == (["row"], "labels")
-    # Without the cross-validation, the scores are those of twelve rows, which are too few for a temperature.
-    held_out = run(*flags, "--cross_validation", 0, "--output_dir", "held-out")
-    printed = capsys.readouterr().out
-    assert held_out["eval_samples"] == 12 and "not calibrated" in printed and "12 rows are too few" in printed
-    plain, calibrated = weights_of(folder / "held-out"), weights_of(folder / "few")
-    ratio = plain["classifier.weight"] / calibrated["classifier.weight"]
-    torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio))
-    assert ratio[0, 0] != 1 and torch.equal(plain["model.pooler.dense.weight"], calibrated["model.pooler.dense.weight"])
-
-
-def test_a_baseline_that_cannot_be_computed_does_not_end_a_run(folder, run, caplog):
-    rows = [{"text": "!?"[row["label"]], "label": row["label"]} for row in opinions(40, 8)]
-    write_rows(folder / "marks.csv", rows)
-    results = run("--model_name_or_path", "gmlp", "--train_file", "marks.csv", "--max_steps", 2, *CLASSIFY,
-                  "--cross_validation", 0, "--output_dir", "marks")  # fmt: skip
-    assert "cannot be computed: empty vocabulary" in caplog.text and "baseline_accuracy" not in results
-
-
 def test_a_run_that_stopped_early_and_was_killed_does_not_train_on(folder, run, monkeypatch):
     evaluations = ("--eval_strategy", "steps", "--eval_steps", 2, "--save_strategy", "steps", "--save_steps", 2)
     flags = ("--model_name_or_path", "gmlp", "--train_file", "train.jsonl", "--validation_file", "validation.jsonl",
-             *CLASSIFY, *evaluations, "--learning_rate", 0, "--load_best_model_at_end", "--early_stopping_patience", 2,
+             "--do_train", "--do_eval", *evaluations, "--learning_rate", 0,
+             "--load_best_model_at_end", "--early_stopping_patience", 2,
              "--output_dir", "stopped")  # fmt: skip
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(GMLPTrainer, "check_finite", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -10,10 +10,8 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
-from sklearn.metrics import top_k_accuracy_score
 from transformers import (
     AutoModelForImageClassification,
-    EvalPrediction,
     TimmWrapperConfig,
     ViTConfig,
     ViTForImageClassification,
@@ -24,7 +22,6 @@ from transformers import (
 from hf_gmlp import GMLPForImageClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.image_classification import (
-    accuracies,
     build_image_config,
     build_image_model,
     build_image_processor,
@@ -142,19 +139,6 @@ def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, name, ove
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
     answer = pipeline("image-classification", model=str(folder / name))(str(folder / "train/blue/000.png"))
     assert {entry["label"] for entry in answer} == set(COLORS)
-
-
-@pytest.mark.parametrize("classes", [8, 5, 3])
-def test_metrics_match_scikit_learn(classes):
-    random = np.random.default_rng(0)
-    logits, labels = random.normal(size=(200, classes)), random.integers(classes, size=200)
-    metrics = accuracies(EvalPrediction(logits, labels))
-    options = {"y_true": labels, "y_score": logits, "labels": np.arange(classes)}
-    assert metrics["accuracy"] == pytest.approx(top_k_accuracy_score(**options, k=1))
-    if classes < 5:
-        assert "top5_accuracy" not in metrics
-    else:
-        assert metrics["top5_accuracy"] == pytest.approx(top_k_accuracy_score(**options, k=5) if classes > 5 else 1.0)
 
 
 def test_a_new_model_has_the_size_of_the_flag():

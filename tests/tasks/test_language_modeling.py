@@ -7,22 +7,20 @@ import torch
 from datasets import Dataset
 from transformers import EvalPrediction
 
-from hf_gmlp.data.files import Access
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.clm import CausalCollator, CLMArguments
+from hf_gmlp.tasks.clm import CausalCollator
 from hf_gmlp.tasks.language_modeling import (
     LanguageModelMetrics,
     count_bytes,
-    load_texts,
     pack,
     pack_causal,
     token_losses,
     tokenize,
 )
-from hf_gmlp.tasks.mlm import MaskingCollator, MLMArguments, mask_once
+from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 
 from ..numerics import assert_close
-from ..samples import documents, write_rows
+from ..samples import documents
 
 
 def lists(rows):
@@ -69,48 +67,14 @@ def test_causal_blocks_predict_every_token_once(word_tokenizer):
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_stream_gives_the_same_sequences(word_tokenizer, causal):
     documents_ = Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])})
-    arguments = CLMArguments() if causal else MLMArguments(max_train_samples=4)
-    options = (word_tokenizer, 7, arguments)
-    train, validation = tokenize({"train": documents_, "validation": documents_}, *options, causal=causal)
-    stream, nothing = tokenize({"train": documents_.to_iterable_dataset()}, *options, causal=causal)
+    options = {"causal": causal, "max_train_samples": None if causal else 4}
+    train, validation = tokenize({"train": documents_, "validation": documents_}, word_tokenizer, 7, **options)
+    stream, nothing = tokenize({"train": documents_.to_iterable_dataset()}, word_tokenizer, 7, **options)
     assert nothing is None and train.column_names == ["input_ids"]
     # Nothing is left out of a stream or of the evaluation.
-    complete = [row["input_ids"].tolist() for row in validation][: arguments.max_train_samples]
+    complete = [row["input_ids"].tolist() for row in validation][: options["max_train_samples"]]
     assert sorted(row["input_ids"].tolist() for row in stream) == sorted(complete)
     assert [row["input_ids"].tolist() for row in train] == complete[: len(train)]
-
-
-def load(tmp_path, train=None, validation=None, parts=None, **arguments):
-    """Call load_texts with single files and a separate cache."""
-    files = {f"{split}_file": path and [str(path)] for split, path in (("train", train), ("validation", validation))}
-    access = Access(cache_dir=str(tmp_path / "cache"))
-    return load_texts(MLMArguments(**files, **arguments), access=access, **(parts or {}))
-
-
-def test_held_out_documents_are_not_trained_on(tmp_path):
-    texts = [f"document {i}" for i in range(40)]
-    path = write_rows(tmp_path / "train.jsonl", [{"text": text, "other": 1} for text in texts])
-
-    def parts(seed, **needed):
-        loaded = load(tmp_path, path, parts=needed | {"seed": seed}, validation_split_percentage=25)
-        return [rows["text"][:] for rows in loaded.values()]
-
-    train, validation = parts(1)
-    assert len(validation) == 10 and sorted(train + validation) == sorted(texts)
-    assert parts(1) == [train, validation] and parts(2)[1] != validation
-    # Each part is the same without the other.
-    assert [parts(1, validate=False), parts(1, train=False)] == [[train], [validation]]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("content", "column"),
-    [('{"text": ["a"]}', "text"), ('{"a": 7}', "a"), ('{"a": "b"}', "body")],
-)
-def test_columns_without_text_are_refused(tmp_path, streaming, content, column):
-    (tmp_path / "data.jsonl").write_text(content + "\n")
-    with pytest.raises(InputError, match=f"No text is in a column '{column}'.*--text_column_name"):
-        load(tmp_path, tmp_path / "data.jsonl", tmp_path / "data.jsonl", streaming=streaming, text_column_name=column)
 
 
 @pytest.mark.parametrize("text", [None, " ", "w1 w2"])
@@ -119,26 +83,7 @@ def test_too_little_text_is_refused(word_tokenizer, text):
         data = {split: Dataset.from_dict({"text": [text]})}
         if split == "train" or text != "w1 w2":
             with pytest.raises(InputError, match=f"The {split} text fills no sequence of 8 tokens"):
-                tokenize(data, word_tokenizer, 8, MLMArguments())
-
-
-def test_a_file_without_blank_lines_has_several_documents(tmp_path):
-    lines, path = [f"sentence {number}" for number in range(250)], tmp_path / "train.txt"
-    path.write_text("\n".join(lines))
-    texts = load(tmp_path, path, path)["train"]["text"][:]
-    assert [text.count("\n") for text in texts] == [99, 99, 49] and "\n".join(texts).split("\n") == lines
-
-
-def test_missing_and_too_few_documents_are_refused(tmp_path):
-    with pytest.raises(InputError, match="--train_file"):
-        load(tmp_path)
-    two = write_rows(tmp_path / "two.jsonl", [{"text": "a"}, {"text": "b"}])
-    with pytest.raises(InputError, match="no train data"):
-        load(tmp_path, validation=two)
-    # No rows are held out of a stream.
-    with pytest.raises(InputError, match="no validation data"):
-        load(tmp_path, two, streaming=True)
-    assert len(list(load(tmp_path, two, streaming=True, parts={"validate": False})["train"])) == 2
+                tokenize(data, word_tokenizer, 8)
 
 
 def test_masked_documents_are_separated(word_tokenizer):

@@ -9,10 +9,9 @@ import pytest
 from transformers import EvalPrediction, TrainingArguments
 
 from hf_gmlp.metrics.squad import squad_scores, squad_v2_scores
-from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, main, window_dataset
+from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, load_questions, main, window_dataset
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
-from ..data.test_questions import load
 from ..numerics import assert_close
 from ..samples import flat, run_script, squad, write
 
@@ -95,14 +94,15 @@ def test_predictions_do_not_need_known_answers(finished, data, tmp_path):
 
 @pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
 def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, threshold):
-    questions = load(write(tmp_path / "x.json", squad(6, unanswerable=True)), version_2_with_negative=True)
+    path = write(tmp_path / "x.json", squad(6, unanswerable=True))
+    arguments = QAArguments(validation_file=[path], version_2_with_negative=True, null_score_diff_threshold=threshold)
+    questions = load_questions(arguments, ["validation"])["validation"]
     windows = window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
     # These logits are usually correct.
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
     outputs = np.random.default_rng(0).normal(size=(2, len(windows), 32))
     for logits, positions in zip(outputs, labels):
         logits[np.arange(len(windows)), positions] += 2
-    arguments = QAArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
     metrics = AnswerMetrics(questions, windows, arguments)
     scores = metrics(EvalPrediction(tuple(outputs), labels))
     assert metrics.names() == list(scores)

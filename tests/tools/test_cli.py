@@ -1,6 +1,4 @@
 import argparse
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +9,6 @@ from transformers import AutoConfig
 
 from hf_gmlp import list_presets
 from hf_gmlp_cli import main, make_parser
-
-from ..tasks.test_glue import opinions
 
 
 def help_screens(parser, before=()):
@@ -52,31 +48,6 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
     assert "No such file or directory: 'paper/recipes/table6/amlp-bass.yaml'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_classify_trains_on_a_csv_file_and_predict_classifies_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    rows = [f'"the {row["sentence"]}",{("no", "yes")[row["label"]]}' for row in opinions(400, 0)]
-    Path("tickets.csv").write_text("\n".join(["message,category", *rows]) + "\n")
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    tiny = "num_hidden_layers=1,hidden_size=32,intermediate_size=64,max_position_embeddings=32"
-    flags = ["--config_name", "gmlp-base", "--config_overrides", tiny, "--vocab_size", "400", "--output_dir", "out"]
-    flags += ["--train_file", "tickets.csv", "--min_train_steps", "60", "--cross_validation", "0"]
-    flags += ["--use_cpu", "--report_to", "none"]
-    main(["classify", *flags])
-    printed = capsys.readouterr().out
-    assert "macro avg" in printed and "baseline_accuracy" in printed
-    card = Path("out", "README.md").read_text()
-    assert "hf-gmlp classify recipes/classify.yaml --config_name" in card and "| F1, macro avg |" in card
-    results = json.loads(Path("out", "all_results.json").read_text())
-    held_out = Path("out", "eval_predictions.csv").read_text().splitlines()
-    assert len(held_out) == 41 and held_out[0] == "row,text,label,prediction,probability"
-    assert results["eval_accuracy"] > 0.7 and results["baseline_accuracy"] > 0.7
-    main(["predict", "out", "tickets.csv", "--output", "new.csv"])
-    assert float(re.search(r"Accuracy ([\d.]+)", capsys.readouterr().out)[1]) > 0.7
-    header = "message,category,prediction,probability,prediction_2,probability_2\n"
-    assert Path("new.csv").read_text().startswith(header)
 
 
 def test_recipes_are_listed(capsys):

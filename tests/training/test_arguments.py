@@ -38,6 +38,17 @@ def parse(tmp_path):
             )
         ],
         (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
+        (["--config_name", "gmlp-base", "--hub_strategy", "every_save"], "--hub_strategy must be end"),
+        *[
+            (["--config_name", "gmlp-base", "--do_train", f"--{name}={value}"], f"--{name}.*{message}")
+            for name, value, message in (
+                *(("seed", -1, "between 0"), ("per_device_train_batch_size", 0, "got 0")),
+                *(("per_device_eval_batch_size", 0, "positive"), ("dataloader_num_workers", -1, "non-negative")),
+                *(("adam_beta1", 1.5, "1.5"), ("adam_epsilon", -1, "-1"), ("learning_rate", -1, "-1")),
+                *(("optim_args", "a", "unpack"), ("lr_scheduler_kwargs", '{"a": 1}', "'a'")),
+                *(("lr_scheduler_kwargs", "5", "mapping"), ("lr_scheduler_type", "cosine_with_min_lr", "min_lr")),
+            )
+        ],
     ],
 )
 def test_wrong_flags_get_one_sentence(parse, flags, message):
@@ -102,5 +113,19 @@ def test_sequence_lengths_beyond_that_of_the_model_are_refused():
 @pytest.mark.parametrize("kind", [*TYPES, CLMArguments, GlueArguments, QAArguments, ImageArguments])
 def test_every_flag_says_whether_a_resumed_run_may_change_it(kind):
     inherited = {field.name for field in fields(TrainingArguments)}
-    own = [field for field in fields(kind) if field.name not in inherited]
+    own = [field for field in fields(kind) if field.init and field.name not in inherited]
     assert own and all(isinstance(field.metadata["help"], FlagHelp) for field in own)
+
+
+def test_flags_that_libraries_accept_are_accepted(parse):
+    flags = ("--optim", "sgd", "--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", '{"min_lr": 1e-6}')
+    assert parse("--config_name", "gmlp-base", "--do_train", *flags)[2].lr_scheduler_kwargs == {"min_lr": 1e-6}
+    # These need the model.
+    flags = ("--optim", "galore_adamw", "--optim_target_modules", "all-linear", "--adam_beta2", "0.95")
+    parse("--config_name", "gmlp-base", "--do_train", *flags)
+
+
+def test_the_command_of_a_run_has_neither_tokens_nor_folders(parse):
+    flags = ("--token", "hf_1", "--train_file", "/home/me/a.txt", "--hub-token=hf_2", "--hub_token", "hf_3")
+    command = parse("--config_name", "gmlp-base", *flags)[2].command
+    assert command.startswith("python --config_name gmlp-base --train_file a.txt --use_cpu true --output_dir ")

@@ -10,7 +10,7 @@ from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GML
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing, keep_products
 
 from ..numerics import assert_close
-from .test_trainer import make_trainer
+from .helpers import make_trainer
 
 DROPPED = {"hidden_dropout_prob": 0.1, "activation_dropout": 0.1, "drop_path_rate": 0.2}
 

@@ -22,17 +22,19 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
     config = GMLPConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, intermediate_size=32,
                         max_position_embeddings=8, attention_size=4, spatial_initializer_range=0.2)  # fmt: skip
     GMLPForMaskedLM(config).save_pretrained(tmp_path / "start")
-    for name, prefix in (("one", []), ("two", LAUNCHER)):
+    for name, prefix in (("single", []), ("parallel", LAUNCHER)):
         command = [sys.executable, *prefix, SCRIPT, tmp_path / "start", tmp_path / name]
         done = subprocess.run(list(map(str, command)), env=os.environ | ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "one", "two"))
+    start, single, parallel = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("start", "single", "parallel")
+    )
     # transformers saves tied weights of a sharded model twice.
-    assert two.keys() - one.keys() == {"decoder.weight"}
-    assert torch.equal(two["decoder.weight"], two["model.embeddings.word_embeddings.weight"])
-    for name in one:
-        assert (one[name] - start[name]).abs().max() > 1e-3
-        torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
+    assert parallel.keys() - single.keys() == {"decoder.weight"}
+    assert torch.equal(parallel["decoder.weight"], parallel["model.embeddings.word_embeddings.weight"])
+    for name in single:
+        assert (single[name] - start[name]).abs().max() > 1e-3
+        torch.testing.assert_close(parallel[name], single[name], atol=1e-5, rtol=1e-4)
 
 
 def test_tensor_parallelism_on_two_processes_matches_one(perturbed_model, text_config, vision_config, tmp_path):

@@ -49,7 +49,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("config", ON_CPU | ON_GPU)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp_path, monkeypatch):
+def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp_path):
     if config.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="only `make integrations` has deepspeed")
     if config in ON_GPU and not torch.cuda.is_available():
@@ -58,8 +58,7 @@ def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp
     sizes = ["--per_device_train_batch_size", 2]
     flags = flags_of(task, data, *sizes, "--save_strategy", "no", *["--use_cpu"] * (config in ON_CPU))
     results = launch(config, task, *flags, "--output_dir", tmp_path / "launched")
-    monkeypatch.setattr(sys, "argv", ["run.py", *flags, "--output_dir", str(tmp_path / "plain")])
-    tasks.run_task(task)
+    tasks.run_task(task, [*flags, "--output_dir", str(tmp_path / "plain")])
     expected = json.loads((tmp_path / "plain/all_results.json").read_text())
     losses = ("train_loss", "eval_loss")
     assert [results[name] for name in losses] == pytest.approx([expected[name] for name in losses], rel=1e-3)

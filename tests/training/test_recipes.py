@@ -43,6 +43,8 @@ def test_recipes_include_each_other(tmp_path):
     row = tmp_path / "sub" / "row.yaml"
     write(row, "include: [../base.yaml, ../small.yaml]\nlearning_rate: 5e-4\n")
     assert read_recipe(row) == {"max_steps": 3, "cache_dir": None, "learning_rate": 5e-4}
+    write(row, "include: null\nlearning_rate: 5e-4\n")
+    assert read_recipe(row) == {"learning_rate": 5e-4}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,18 @@ def test_overrides_of_a_command_line_are_parsed(text, overrides):
         ("a: 1\nb: 2\na: 3", "x.yaml .*repeated among a, b, a"),
         ("config_overrides: 'a=[1,2'", r"--config_overrides a=\[1,2"),
         ("config_overrides: '{a: 1, a: 2}'", "repeated"),
+        ("include: x.yaml", "x.yaml .*includes other recipes"),
+        ("include: [5]", "x.yaml .*includes other recipes"),
     ],
 )
 def test_recipes_that_cannot_be_read_are_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         command_line([write(tmp_path / "x.yaml", text)])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_recipes_in_other_encodings_are_refused(tmp_path, encoding):
+    (tmp_path / "x.yaml").write_bytes("run_name: café".encode(encoding))
+    with pytest.raises(InputError, match="x.yaml cannot be read: it is not UTF-8"):
+        read_recipe(tmp_path / "x.yaml")

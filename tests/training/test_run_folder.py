@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, Image, List, Value, concatenate_datasets
 from filelock import FileLock
 from safetensors.torch import save_file
 
@@ -17,10 +17,14 @@ from hf_gmlp.training.run_folder import (
     check_same,
     checkpoint_to_resume,
     claim,
+    hash_rows,
     hyperparameters,
     is_complete,
+    published_files,
     run_settings,
+    saved_atomically,
     start_run,
+    upload_command,
     write_json,
 )
 
@@ -83,48 +87,64 @@ def test_changed_command_is_refused_by_name(command, name, value):
         start_run(*command(**{name: value}))
 
 
-def rows_of(labels, files=None):
-    columns = {"input_ids": [[1]] * len(labels), "labels": labels}
-    if files is not None:
-        columns["image"] = [{"bytes": None, "path": path} for path in files]
-    return Dataset.from_dict(columns)
+def rows_of(labels, **columns):
+    return Dataset.from_dict({"input_ids": [[1, 7]] * len(labels), "labels": labels} | columns)
 
 
-def test_other_rows_labels_or_classes_are_refused(command, tmp_path):
+def test_other_rows_and_classes_are_refused(command):
     arguments, config = command(), GMLPConfig(id2label={0: "negative", 1: "positive"})
     cut_off(arguments)
     start_run(*arguments)
     check_rows(arguments[2], rows_of([0, 1, 1]), config)
-    # The texts are not compared.
-    (tmp_path / "a.txt").write_text("One.\n\nThree.\n")
     assert start_run(*arguments) is not None
     check_rows(arguments[2], rows_of([0, 1, 1]), config)
     renamed = GMLPConfig(id2label={0: "happy", 1: "unhappy"})
-    for rows, other, message in (
-        (rows_of([0, 1]), config, "train_rows was 3 and is 2"),
-        (rows_of([1, 0, 0]), config, "labels_sha256 was"),
-        (rows_of([0, 1, 1]), renamed, 'classes was ."negative", "positive". and is ."happy", "unhappy".'),
-    ):
-        with pytest.raises(InputError, match=message):
-            check_rows(arguments[2], rows, other)
+    # Another token, an earlier end of a text, other labels, and fewer rows.
+    others = ([[1, 7]] * 2 + [[1, 8]], [[1], [7, 1, 7], [1, 7]])
+    others = [*(rows_of([0, 1, 1], input_ids=ids) for ids in others), rows_of([0, 1, 0]), rows_of([0, 1])]
+    for rows in others:
+        with pytest.raises(InputError, match="holds a run on other training rows: restore the data"):
+            check_rows(arguments[2], rows, config)
+    with pytest.raises(InputError, match='classes was ."negative", "positive". and is ."happy", "unhappy".'):
+        check_rows(arguments[2], rows_of([0, 1, 1]), renamed)
     # All may change if there is no checkpoint.
     shutil.rmtree(Path(arguments[2].output_dir) / "checkpoint-4")
     assert start_run(*arguments) is None
     check_rows(arguments[2], rows_of([1, 0]), renamed)
 
 
-def test_swapped_class_folders_are_refused(command, tmp_path):
-    """The pictures of both folders have the same names and number."""
-    arguments, config = command(), GMLPConfig(id2label={0: "cat", 1: "dog"})
-    cut_off(arguments)
-    start_run(*arguments)
+def test_the_hash_is_that_of_the_rows_as_they_are_read(tmp_path):
+    ids, labels = [[index, 7] for index in range(2500)], [[0.5, 0.5]] * 2500
+    rows = rows_of(labels, input_ids=ids)
+    # Neither the file, the type of integers, the format nor the pieces of a table matter.
+    rows.to_parquet(tmp_path / "rows.parquet", batch_size=7)
+    again = Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
+    parts = concatenate_datasets([rows.select(range(900)), rows.select(range(900, 2500))])
+    small = rows.cast_column("input_ids", List(Value("int32")))
+    assert len({hash_rows(same) for same in (rows, again, parts, small, rows.with_format("numpy"))}) == 1
+    assert hash_rows(rows.select(range(2499, -1, -1))) != hash_rows(rows)
+
+
+def test_pictures_may_be_moved_but_not_swapped(tmp_path):
+    def rows_with(images):
+        rows = Dataset.from_dict({"image": images, "labels": [0, 0, 1, 1]})
+        return rows.cast_column("image", Image(decode=False))
+
+    def rows():
+        return rows_with(sorted(map(str, (tmp_path / "photos").glob("[br]*/*.png"))))
+
     photos = write_photos(tmp_path / "photos", 2, 0)
-    paths = sorted(map(str, photos.glob("[br]*/*.png")))
-    check_rows(arguments[2], rows_of([0, 0, 1, 1], paths), config)
+    before = hash_rows(rows())
+    pictures = [{"bytes": Path(image["path"]).read_bytes(), "path": None} for image in rows()["image"]]
+    assert hash_rows(rows_with(pictures)) == before
+    shutil.move(photos, tmp_path / "moved")
+    shutil.move(tmp_path / "moved", photos)
+    (photos / "blue" / "000.png").touch()
+    assert hash_rows(rows()) == before
+    # The pictures of both folders have the same names and number.
     for old, new in (("blue", "other"), ("red", "blue"), ("other", "red")):
         (photos / old).rename(photos / new)
-    with pytest.raises(InputError, match="labels_sha256"):
-        check_rows(arguments[2], rows_of([0, 0, 1, 1], paths), config)
+    assert hash_rows(rows()) != before
 
 
 def test_a_run_without_a_checkpoint_starts_again(command):
@@ -207,11 +227,40 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         ({"do_train": False}, "--do_train, --do_eval or"),
         ({"do_train": False, "do_eval": True}, "--config_name.* untrained"),
         ({"do_predict": True}, "--do_predict"),
+        ({}, "2 processes .*--use_cpu"),
     ],
 )
-def test_missing_and_conflicting_flags_are_refused(command, flags, message):
+def test_missing_and_conflicting_flags_are_refused(command, flags, message, monkeypatch):
+    arguments = command(**flags)
+    if not flags:
+        # torchrun starts two, which do not form a group without GPUs or --use_cpu.
+        monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match=message):
-        start_run(*command(**flags))
+        start_run(*arguments)
+
+
+def test_only_the_model_is_published(tmp_path):
+    published = ["README.md", "config.json", "generation_config.json", "model.safetensors", "modeling_gmlp.py"]
+    published += ["preprocessor_config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
+    private = ["all_results.json", "eval_predictions.csv", "eval_predictions.json", "_run.lock", "predictions.tsv"]
+    private += ["report.txt", "settings.json", "trainer_state.json", "training_args.bin"]
+    for name in published + private:
+        (tmp_path / name).touch()
+    make_checkpoint(tmp_path)
+    assert published_files(tmp_path) == sorted(published)
+    command = upload_command("me/model", tmp_path).split()
+    assert command[:5] == ["hf", "upload", "me/model", str(tmp_path), "."]
+    assert command[6::2] == published_files(tmp_path) and set(command[5::2]) == {"--include"}
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path):
+    with pytest.raises(OSError), saved_atomically(tmp_path) as partial:
+        (partial / "tokenizer.json").write_text("{")
+        raise OSError("No space left on device")
+    assert not (tmp_path / "tokenizer.json").exists()
+    with saved_atomically(tmp_path) as partial:
+        (partial / "tokenizer.json").write_text("{}")
+    assert (tmp_path / "tokenizer.json").read_text() == "{}" and [*tmp_path.iterdir()] == [tmp_path / "tokenizer.json"]
 
 
 def test_a_new_flag_may_not_change_unless_it_says_so(tmp_path):

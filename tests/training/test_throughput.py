@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from hf_gmlp.presets import preset_path
 from hf_gmlp.training.throughput import StepTimer, training_flops
 
-from .test_trainer import make_trainer
+from .helpers import make_trainer
 
 
 @pytest.mark.parametrize(("preset", "forward"), [("gmlp-base", 158.0e9), ("amlp-base", 128.9e9)])

@@ -9,34 +9,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, TrainerCallback
 
-from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
+from hf_gmlp import GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import is_complete
-from hf_gmlp.training.trainer import GMLPTrainer, public_command
 
-SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
-
-
-def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
-    torch.manual_seed(0)
-    rows = rows or [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
-    arguments = {"max_steps": 6, "learning_rate": 1e-2} | arguments
-    args = RunArguments(output_dir=str(folder), use_cpu=True, **arguments)
-    return GMLPTrainer(
-        model=model or GMLPForSequenceClassification(gmlp_config()),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows),
-        metric_names=metric_names,
-        card={"dataset": "two words", "license": "mit"},
-    )
+from .helpers import SIZES, gmlp_config, make_trainer
 
 
 def test_an_evaluation_has_all_rows_in_their_order(tmp_path):
@@ -110,9 +93,9 @@ def test_a_diverged_run_is_not_finished(tmp_path):
     assert not (tmp_path / "all_results.json").exists() and not (tmp_path / "README.md").exists()
 
 
-def test_results_and_a_card_are_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["run_glue.py", "--token", "hf_1", "--do_train"])
+def test_results_and_a_card_are_written(tmp_path, capsys):
     trainer = make_trainer(tmp_path, global_batch_size=8, per_device_train_batch_size=4, do_train=True)
+    trainer.args.command = "python run_glue.py --do_train"
     metrics = trainer.train().metrics | trainer.evaluate()
     trainer.finish(metrics)
     results = json.loads((tmp_path / "all_results.json").read_text())
@@ -124,14 +107,8 @@ def test_results_and_a_card_are_written(tmp_path, capsys, monkeypatch):
     assert "python run_glue.py --do_train\n" in card.text and f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
-def test_tokens_are_neither_shown_nor_saved(tmp_path):
+def test_tokens_are_not_saved(tmp_path):
     assert b"hf_1" not in pickle.dumps(RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1"))
-    command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
-    assert public_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
-
-
-def gmlp_config(**fields):
-    return GMLPConfig(**SIZES, max_position_embeddings=8, **fields)
 
 
 def bert_config(**fields):
@@ -204,3 +181,20 @@ def test_a_push_that_fails_says_how_to_push_the_finished_run(tmp_path, monkeypat
     with pytest.raises(InputError, match=f"403 Forbidden.*hf upload me/model {tmp_path}"):
         trainer.finish({"eval_loss": 1.0})
     assert (tmp_path / "all_results.json").is_file()
+
+
+def test_a_push_publishes_the_model_alone(tmp_path, monkeypatch):
+    upload = Mock()
+    monkeypatch.setattr("hf_gmlp.training.trainer.HfApi", upload)
+    trainer = make_trainer(tmp_path, do_train=True, max_steps=1)
+    trainer.args.push_to_hub, trainer.hub_model_id = True, "me/model"
+    monkeypatch.setattr(
+        "hf_gmlp.training.trainer.write_card", lambda card, folder, *_: card.save(folder + "/README.md")
+    )
+    (tmp_path / "settings.json").write_text("{}")
+    (tmp_path / "eval_predictions.csv").write_text("text")
+    trainer.finish(trainer.train_and_evaluate(None))
+    (((), options),) = upload.return_value.upload_folder.call_args_list
+    code = ["configuration_gmlp.py", "modeling_gmlp.py"]
+    assert options["allow_patterns"] == ["README.md", "config.json", *code[:1], "model.safetensors", *code[1:]]
+    assert (options["repo_id"], options["folder_path"]) == ("me/model", str(tmp_path))

@@ -9,7 +9,18 @@ and 0 for a constant prediction. F1 is that of class 1 (average="binary") or the
 # `evaluate` finds imports line by line: keep each on its own line.
 import datasets
 import evaluate
-import hf_gmlp.metrics.scores
+import scipy.stats
+import sklearn.metrics
+
+# Functions of the correct and the predicted values, in this order.
+METRICS = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    # A class that is neither predicted nor present counts as 0, without a warning.
+    "f1": lambda *values, average="binary": sklearn.metrics.f1_score(*values, average=average, zero_division=0),
+    "matthews_correlation": sklearn.metrics.matthews_corrcoef,
+    "pearson": lambda *values: scipy.stats.pearsonr(*values)[0],
+    "spearman": lambda *values: scipy.stats.spearmanr(*values)[0],
+}
 
 
 class Classification(evaluate.Metric):
@@ -18,8 +29,8 @@ class Classification(evaluate.Metric):
         features = datasets.Features({"predictions": number, "references": number})
         return evaluate.MetricInfo(description=__doc__, citation="", features=features)
 
-    def _compute(self, predictions: list, references: list, **options: str) -> dict[str, float]:
+    def _compute(self, predictions: list, references: list, **options) -> dict[str, float]:
         correlates = self.config_name in ("pearson", "spearman")
         constant = correlates and min(len(set(predictions)), len(set(references))) < 2
-        metric = hf_gmlp.metrics.scores.METRICS[self.config_name]
-        return {self.config_name: 0.0 if constant else float(metric(references, predictions, **options))}
+        value = 0.0 if constant else METRICS[self.config_name](references, predictions, **options)
+        return {self.config_name: float(value)}

@@ -23,13 +23,15 @@ def token_losses(
     """
     from transformers import AutoTokenizer
 
-    from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
+    from hf_gmlp.data.documents import load_texts
+    from hf_gmlp.data.source import Source
+    from hf_gmlp.tasks.language_modeling import tokenize
     from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
-    arguments = TextArguments(train_file=[str(train)], validation_file=[str(validation)])
+    source = Source({"train": [str(train)], "validation": [str(validation)]})
     train_rows: Any
-    train_rows, rows = tokenize(load_texts(arguments), tokens, max_seq_length, arguments)
+    train_rows, rows = tokenize(load_texts(source), tokens, max_seq_length)
     masked = []
     for row in mask_once(rows, MaskingCollator(tokens, mlm_probability)):
         indices = np.flatnonzero(row["labels"] != -100)

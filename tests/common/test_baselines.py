@@ -5,12 +5,14 @@ from collections import Counter
 
 import pytest
 
-from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
+from common import baselines
+from hf_gmlp.data.documents import load_texts
+from hf_gmlp.data.source import Source
+from hf_gmlp.tasks.language_modeling import tokenize
 from hf_gmlp.tasks.mlm import MaskingCollator, mask_once
 from hf_gmlp.tokenizer import train_tokenizer
-from paper import baselines
 
-from .test_corpus import WORDS
+from ..paper.conftest import WORDS
 
 PHRASES = ["the cat sat", "a dog ran", "one bird flew"]
 
@@ -26,8 +28,8 @@ def test_losses_of_the_count_models(tmp_path):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     losses = baselines.token_losses(tmp_path / "tokenizer", files["train"], files["validation"], 32)
 
-    arguments = TextArguments(**{f"{split}_file": [str(path)] for split, path in files.items()})
-    train, validation = tokenize(load_texts(arguments), tokenizer, 32, arguments)
+    source = Source({split: [str(path)] for split, path in files.items()})
+    train, validation = tokenize(load_texts(source), tokenizer, 32)
     frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist()[1:])
     total = sum(frequency.values()) + len(tokenizer)
     rows = mask_once(validation, MaskingCollator(tokenizer, seed=0))

@@ -1,0 +1,1 @@
+"""What benchmarks, examples and paper share."""
