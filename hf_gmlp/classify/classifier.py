@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..loading import choose_dtype, extend_context, open_config, open_model
 from ..metrics.scores import predicted
 from .inputs import Pictures, Texts, run
-from .plan import FITTED, FROZEN, Facts, data_notes, group_numbers, make_plan
+from .plan import FITTED, FROZEN, NEW, Facts, data_notes, group_numbers, make_plan
 from .training import Scored, Training, apply_temperature
 
 logger = logging.getLogger(__name__)
@@ -121,6 +121,8 @@ class Classifier(BaseEstimator):
         is_own = config.model_type in ("gmlp", "gmlp_vision")
         facts = Facts(inputs.kind, has_embeddings, is_own, self.labels_.problem_type, labels, validation_rows)
         plan = make_plan(facts, self)
+        if is_own and plan.training != NEW:
+            config.normalize_pooled = True
         encoded, scored = inputs.encode(rows), None
         if validation is not None:
             checked = inputs.check(validation[0])

@@ -73,9 +73,7 @@ def classify(
     folder = check_output(Path(output), Path(data))
     columns = (text_column_names, pair_column_names, label_column_name, encoding, drop_unlabeled)
     if Path(data).is_dir() and any(columns):
-        raise InputError(
-            "Columns, labels and --encoding are for files of texts, and the data are a folder of pictures."
-        )
+        raise InputError("Flags of columns and --encoding are for files of texts, but the data are a folder.")
     paths = [data, *filter(None, [validation_data])]
     parts = [read_pictures(path) if Path(data).is_dir() else read_texts(path, *columns) for path in paths]
     train, scored = parts[0], parts[1] if validation_data else None

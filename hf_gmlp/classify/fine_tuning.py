@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 # Rows of an optimizer step.
 BATCH = 32
+# More tokens are computed in several parts of a step, in less memory.
+MAX_TOKENS = 8192
 
 
-def training_arguments(
-    plan: Plan, options: "Classifier", kind: str, rows: int, folder: Path, bf16: bool
-) -> RunArguments:
+def training_arguments(plan: Plan, options: "Classifier", encoded: list[dict], folder: Path) -> RunArguments:
     """Return Trainer's arguments. A new classifier is evaluated ten times; a fitted one is kept as it is at the end."""
+    is_text, rows = "input_ids" in encoded[0], len(encoded)
     batch = min(options.batch_size or BATCH, rows)
+    longest = max(len(row["input_ids"]) for row in encoded) if is_text else 1
     steps = math.ceil(rows / batch)
     epochs = max(plan.num_train_epochs, math.ceil(plan.min_steps / steps))
     settings: dict[str, Any] = {
@@ -39,7 +41,8 @@ def training_arguments(
         "num_train_epochs": epochs,
         "max_steps": plan.max_steps,
         "learning_rate": plan.learning_rate,
-        "per_device_train_batch_size": batch,
+        "global_batch_size": batch,
+        "per_device_train_batch_size": min(batch, max(1, MAX_TOKENS // longest)),
         "per_device_eval_batch_size": batch,
         "adam_epsilon": 1e-6,
         "logging_steps": 0.1,
@@ -51,7 +54,7 @@ def training_arguments(
         "seed": options.random_state or 0,
         "remove_unused_columns": False,
     }
-    if kind == "picture":
+    if not is_text:
         # The values of recipes/finetune-images.yaml.
         settings |= {"lr_scheduler_type": "cosine", "warmup_steps": 0.05, "weight_decay": 0.05}
         settings |= {"label_smoothing_factor": 0.1}
@@ -85,7 +88,7 @@ def fine_tune(
         settings: Facts that must stay the same for a run in this folder to be resumed; None for a new folder.
     """
     config = model.config
-    args = training_arguments(plan, options, inputs.kind, len(encoded), folder)
+    args = training_arguments(plan, options, encoded, folder)
     checkpoint = None if settings is None else resume_point(args, settings)
     if plan.training == FITTED and inputs.kind == "text":
         # Their small updates would lose what the encoder learned about rare words.

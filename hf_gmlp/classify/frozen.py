@@ -36,7 +36,9 @@ class Linear(NamedTuple):
 
 
 def fit(inputs: np.ndarray, labels: np.ndarray, problem_type: str, outputs: int, balanced: bool = False) -> Linear:
-    """Fit logistic regression (C = 10) or, for numbers, ridge regression to embeddings divided by their mean length.
+    """Fit logistic regression (C = 10) or, for numbers, ridge regression to embeddings divided by their lengths.
+
+    The result reads the embeddings as they are: its weights are divided by the mean length.
 
     Args:
         inputs: [N, D].
@@ -44,9 +46,10 @@ def fit(inputs: np.ndarray, labels: np.ndarray, problem_type: str, outputs: int,
         outputs: The number of classes, or 1 for numbers.
         balanced: Whether to weight classes by the inverse of their number of rows.
     """
-    length = np.linalg.norm(inputs, axis=1).mean() or 1.0
-    weight, bias = _solve(inputs / length, labels, problem_type, outputs, "balanced" if balanced else None)
-    return Linear(weight / length, bias)
+    lengths = np.linalg.norm(inputs, axis=1, keepdims=True).clip(1e-12)
+    class_weight = "balanced" if balanced else None
+    weight, bias = _solve(inputs / lengths, labels, problem_type, outputs, class_weight)
+    return Linear(weight / lengths.mean(), bias)
 
 
 def _solve(

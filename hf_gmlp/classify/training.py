@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ..data.labels import ONE_CLASS
 from ..metrics.baseline import baseline_predictions
-from ..metrics.calibration import CROSS_VALIDATED, MIN_CALIBRATION_ROWS, calibrate, compare
+from ..metrics.calibration import CROSS_VALIDATED, calibrate, compare
 from ..metrics.scores import predicted
 from . import frozen
 from .inputs import Pictures, Texts, embed, run
@@ -220,13 +220,7 @@ def apply_temperature(model: PreTrainedModel, evaluation: Evaluation) -> None:
     Pipelines, exports and other code then have calibrated probabilities. Which class has the largest one stays the
     same.
     """
-    if model.config.problem_type != ONE_CLASS or evaluation.logits.shape[1] < 2:
-        return
-    if len(evaluation.labels) < MIN_CALIBRATION_ROWS:
-        evaluation.calibration = (
-            f"The probabilities are not calibrated, and may be too high or too low: this needs {MIN_CALIBRATION_ROWS} "
-            "rows."
-        )
+    if model.config.problem_type != ONE_CLASS or len(evaluation.labels) < 2:
         return
     temperature, before, after = calibrate(evaluation.logits, evaluation.labels)
     error = "The expected calibration error of the probabilities is"

@@ -7,8 +7,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from scipy.stats import norm, pearsonr
 
-# With fewer rows, a temperature is not fitted, and scores are called uncertain.
-MIN_CALIBRATION_ROWS, MIN_SCORE_ROWS = 100, 200
+# Scores of fewer rows are called uncertain.
+MIN_SCORE_ROWS = 200
 # The standard deviations on either side of an interval of 95 % of the normal distribution.
 Z = float(norm.ppf(0.975))
 # The variance of a score of five folds, relative to as many independent rows, since the training rows of the folds

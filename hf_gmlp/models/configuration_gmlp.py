@@ -67,6 +67,8 @@ class GMLPBaseConfig(PreTrainedConfig):
     drop_path_rate: float | int = interval(min=0.0, max=1.0, exclude_max=True)(default=0.0)
     """Stochastic depth: the probability of dropping the last block (1 - the paper's survival probability). For earlier
     blocks, it decreases linearly."""
+    normalize_pooled: bool = False
+    """Whether the classifiers of sequences and images divide their input, the pooled vector, by its length (L2)."""
     initializer_range: float | int = interval(min=0.0)(default=0.02)
     """Standard deviation of the initial channel projections and embeddings."""
     spatial_initializer_range: float | int = interval(min=0.0)(default=1e-6)

@@ -1082,7 +1082,10 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         values, or [B, num_labels] for several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output)))
+        pooled = check_pooled(outputs.pooler_output)
+        if self.config.normalize_pooled:
+            pooled = F.normalize(pooled, dim=-1)
+        logits = self.classifier(self.dropout(pooled))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return modeling_outputs.SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -1345,7 +1348,10 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         r"""Classify images [B, channels, height, width]. `labels` are [B] classes, or [B, num_labels] for several per
         image. Returns `loss` and `logits` [B, num_labels]."""
         outputs = self.model(pixel_values, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(outputs.pooler_output))
+        pooled = outputs.pooler_output
+        if self.config.normalize_pooled:
+            pooled = F.normalize(pooled, dim=-1)
+        logits = self.classifier(self.dropout(pooled))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return modeling_outputs.ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
