@@ -1,43 +1,51 @@
-"""Rows of local files and of datasets on the Hub."""
+"""Rows of local files and of datasets on the Hub.
 
+Training and `hf-gmlp predict` read a file with the same code, `stream_rows`; training gets its rows as Arrow tables.
+"""
+
+import bz2
+import codecs
 import glob
+import gzip
+import hashlib
+import io
 import itertools
 import json
 import lzma
 import os
-import time
+import re
+import tempfile
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-import fsspec
 import pandas
 import pyarrow
-from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+from datasets import ClassLabel, Dataset, IterableDataset, config, load_dataset
 from datasets.exceptions import DatasetsError
 
 from ..errors import InputError, causes, first_line, hub_reason
 
-# By default, pandas would replace "NA" and "null" by missing values.
-_CSV = {"keep_default_na": False, "index_col": False}
-# By default, a column of texts and numbers would become JSON: "a" with its quotation marks.
-_JSON = {"on_mixed_types": None}
-# File ending -> builder of the `datasets` library and its options; `_documents` reads text. In .tsv files such as those
-# of GLUE, a quotation mark is an ordinary character.
+# By default, pandas would replace "NA" and "null" by missing values, and guess the types of columns.
+_CSV = {"keep_default_na": False, "index_col": False, "dtype": str}
+# File ending -> "text", "json", "csv" with options of pandas, or a builder of the `datasets` library with its options.
+# In .tsv files such as those of GLUE, a quotation mark is an ordinary character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
-    "json": ("json", _JSON),
-    "jsonl": ("json", _JSON),
+    "json": ("json", {}),
+    "jsonl": ("json", {}),
     "csv": ("csv", _CSV),
     "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
     "parquet": ("parquet", {}),
 }
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
+# Characters of JSON lines, and rows of other files, that are parsed together.
+CHUNK_CHARACTERS, CHUNK_ROWS = 1 << 21, 10_000
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning).
 READ_ERRORS = (
@@ -97,50 +105,128 @@ def read_files(
     streaming: bool = False,
     access: Access = Access(),
     text_columns: Sequence[str] | None = (),
+    encoding: str | None = None,
 ) -> Dataset | IterableDataset:
-    """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
+    """Return the rows of files of one kind; an InputError if they cannot be read as this kind, or have no rows.
 
     Args:
-        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
-            all columns.
+        paths: Paths, or patterns such as "data/*.jsonl".
+        text_columns: Columns of JSON files whose numbers become text, also in lists; None for all columns. A column
+            that mixes kinds of values, such as 1 and "1", is text anyway, and so are the cells of csv and tsv files.
+        encoding: That of text, by default UTF-8.
     """
+    paths = expand(paths)
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
-        if builder == "csv":
-            options = options | csv_layout(paths[0])
-            columns = pandas.read_csv(paths[0], nrows=0, **options) if text_columns is None else text_columns
-            options = options | {"converters": dict.fromkeys(columns, str)}
-        if builder == "text":
-            # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
-            times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
-            arguments = {"paths": [os.path.abspath(path) for path in paths], "times": times}
-            # 64-bit offsets allow more than 2 GB of text.
-            options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
-            if not streaming:
-                return Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
-            data = IterableDataset.from_generator(_documents, **options)
-        else:
-            # `load_dataset` would treat the paths as patterns.
-            files = [glob.escape(str(path)) for path in paths]
-            options = options | access.options() | {"split": "train", "streaming": streaming}
-            data = load_dataset(builder, data_files=files, **options)
+        if builder in ("text", "json", "csv"):
+            columns = None if text_columns is None else tuple(text_columns)
+            # Streams are split among workers by the lists among their arguments.
+            arguments: dict = {"paths": list(paths), "text_columns": columns, "encoding": encoding}
+            first = next(_columns(**arguments), None)
+            if first is None:
+                raise InputError(f"{', '.join(paths)} has no rows: pass another file.")
+            if streaming:
+                return IterableDataset.from_generator(_stream, gen_kwargs=arguments)
+            return Dataset.from_file(_cached(arguments, pyarrow.table(first).schema, access))
+        # `load_dataset` would treat the paths as patterns.
+        files = [glob.escape(path) for path in paths]
+        options = options | access.options() | {"split": "train", "streaming": streaming}
+        data = load_dataset(builder, data_files=files, **options)
         if streaming:
             # The stream is opened by reading the first row.
             next(iter(data), None)
-        else:
-            # The JSON reader does not check that strings are UTF-8.
-            data.data.validate(full=True)
         return data
 
 
-def _documents(paths: list[str], times: list[int]) -> Iterator[dict[str, str]]:
-    """Yield the documents between blank lines. Blank lines may hold white space, as in WikiText."""
+def expand(paths: Iterable[str | Path]) -> list[str]:
+    """Replace patterns such as "data/*.jsonl", unless a file has this name, by the files that match, sorted."""
+    expanded: list[str] = []
+    for path in map(str, paths):
+        is_pattern = glob.has_magic(path) and not Path(path).exists()
+        expanded += (matches := sorted(glob.glob(path, recursive=True)) if is_pattern else [path])
+        if not matches:
+            raise InputError(f"No file matches {path}: correct the pattern.")
+    return expanded
+
+
+def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
+    """Return the path of an Arrow file in the cache with the rows of `_columns`.
+
+    Args:
+        arguments: Those of `_columns`, which with the times of the files identify the copy in the cache.
+        schema: That of the first rows. If others have more columns, all are read twice.
+    """
+    key = json.dumps([arguments, [(os.path.abspath(path), os.stat(path).st_mtime_ns) for path in arguments["paths"]]])
+    name = hashlib.sha256(key.encode()).hexdigest()[:32]
+    folder = Path(access.cache_dir or config.HF_DATASETS_CACHE, "hf_gmlp", name)
+    if access.overwrite_cache or not (folder / "rows.arrow").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        options: dict = {"promote_options": "permissive"}
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            written = None
+            while schema != written:
+                written = schema
+                with pyarrow.ipc.new_stream(f"{temporary}/rows", written) as writer:
+                    for table in map(pyarrow.table, _columns(**arguments)):
+                        schema = pyarrow.unify_schemas([schema, table.schema], **options)
+                        if schema == written:
+                            writer.write_table(pyarrow.concat_tables([written.empty_table(), table], **options))
+            os.replace(f"{temporary}/rows", folder / "rows.arrow")
+    return str(folder / "rows.arrow")
+
+
+def _columns(
+    paths: Iterable[str], text_columns: Sequence[str] | None, encoding: str | None
+) -> Iterator[dict[str, list]]:
+    """Yield the rows of `stream_rows` in chunks, as columns, but the documents of a .txt file instead of its lines.
+    Columns of JSON become text if this is asked, or if their values are of different types.
+    """
+    names: dict[str, None] = {}
     for path in paths:
-        with open_text(path) as file:
-            for blank, group in itertools.groupby(file, str.isspace):
-                while not blank and (part := list(itertools.islice(group, MOST_LINES))):
-                    yield {"text": "".join(part).rstrip("\n")}
+        kind = file_kind([path])
+        builder = FILE_KINDS[kind][0]
+        with reading([path], kind):
+            if builder == "csv":
+                yield from _csv_columns(path, encoding)
+            elif builder == "text":
+                documents = _documents(path, encoding)
+                while texts := list(itertools.islice(documents, CHUNK_ROWS)):
+                    yield {"text": texts}
+            else:
+                for rows in _json_chunks(path, encoding):
+                    names |= dict.fromkeys(itertools.chain.from_iterable(rows))
+                    columns = {name: [row.get(name) for row in rows] for name in names}
+                    for name, values in columns.items():
+                        types = {*map(type, values)} - {type(None)}
+                        if len(types) > 1 and types & {list, dict}:
+                            raise ValueError(f"only some rows have lists or objects in the column {name!r}")
+                        if types != {str} and (text_columns is None or name in text_columns or len(types) > 1):
+                            columns[name] = _as_text(values)
+                    yield columns
+
+
+def _stream(**arguments) -> Iterator[dict]:
+    """Yield the rows of `_columns`."""
+    for columns in _columns(**arguments):
+        yield from (dict(zip(columns, row)) for row in zip(*columns.values()))
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value of JSON, or those in a list or object, as text."""
+    if isinstance(value, list):
+        return [*map(_as_text, value)]
+    if isinstance(value, dict):
+        return {key: _as_text(item) for key, item in value.items()}
+    return value if value is None else str(value)
+
+
+def _documents(path: str, encoding: str | None) -> Iterator[str]:
+    """Yield the documents between blank lines. Blank lines may hold white space, as in WikiText."""
+    with open_text(path, encoding) as file:
+        for blank, group in itertools.groupby(file, str.isspace):
+            while not blank and (part := list(itertools.islice(group, MOST_LINES))):
+                yield "".join(part).rstrip("\n")
 
 
 @contextmanager
@@ -156,79 +242,150 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = first_line(cause).rstrip(".")
+        if isinstance(cause, UnicodeDecodeError):
+            reason = (
+                f"it is not {cause.encoding.upper()}: pass another --encoding, such as cp1252 for a file of Excel in "
+                "Western Europe, or save it as UTF-8 (in Excel, as CSV UTF-8)"
+            )
         if "in DataLoader worker process" in reason:
             # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
         raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
 
 
-def stream_rows(path: str) -> Iterator[dict]:
-    """Yield the rows of a file one by one, with values as they are in the file: the cells of csv and tsv files as text,
-    dates in JSON as text, and every line of a .txt file, also if it is blank.
+def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
+    """Yield the rows of a file, or of the files of a pattern, one by one, with values as they are in the file: the
+    cells of csv and tsv files as text, dates in JSON as text, and every line of a .txt file, also if it is blank.
     """
-    kind = file_kind([path])
-    builder, options = FILE_KINDS[kind]
-    with reading([path], kind):
-        if builder == "csv":
-            options = options | csv_layout(path) | {"dtype": str}
-            # Only in a file with one column is a blank line a row.
-            columns = pandas.read_csv(path, nrows=0, **options).columns
-            options |= {"chunksize": 1000, "skip_blank_lines": len(columns) > 1}
-            for table in pandas.read_csv(path, **options):
-                yield from table.fillna("").to_dict("records")
-        elif builder in ("text", "json"):
-            with open_text(path) as file:
-                yield from ({"text": line.rstrip("\n")} for line in file) if builder == "text" else json_rows(file)
-        else:
-            yield from cast(IterableDataset, read_files([path], streaming=True)).decode(False)
+    for file_path in expand([path]):
+        kind = file_kind([file_path])
+        builder = FILE_KINDS[kind][0]
+        with reading([file_path], kind):
+            if builder == "csv":
+                yield from _stream(paths=[file_path], text_columns=(), encoding=encoding)
+            elif builder == "json":
+                yield from itertools.chain.from_iterable(_json_chunks(file_path, encoding))
+            elif builder == "text":
+                with open_text(file_path, encoding) as file:
+                    yield from ({"text": line.rstrip("\n")} for line in file)
+            else:
+                data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
+                features = (data.features or {}).items()
+                classes = {name: feature.names for name, feature in features if isinstance(feature, ClassLabel)}
+                for row in data:
+                    names = {name: dict(enumerate(classes[name])).get(row[name]) for name in classes}
+                    yield row | names
 
 
-def json_rows(file: TextIO) -> Iterator[dict]:
-    """Yield the rows of JSON lines one by one, or of any other JSON file, such as a list of rows, after reading it."""
-    head = next((line for line in file if not line.isspace()), "")
+def _csv_columns(path: str, encoding: str | None) -> Iterator[dict[str, list]]:
+    """Yield the rows of a csv or tsv file in chunks, as columns of text."""
+    options = {"chunksize": CHUNK_ROWS} | FILE_KINDS[file_kind([path])][1]
+    with open_text(path, encoding) as file:
+        line = header = file.readline()
+        if "sep" not in options and line.lower().startswith("sep="):
+            # Excel's first line names the separator.
+            options, header = options | {"sep": line[4:5], "skiprows": 1}, file.readline()
+        # In other languages, Excel writes semicolons.
+        options = {"sep": max(",;\t", key=header.count)} | options
+    with open_text(path, encoding, newline="") as file:
+        # Only in a file with one column is a blank line a row.
+        for frame in pandas.read_csv(file, skip_blank_lines=options["sep"] in header, **options):
+            if len(frame):
+                yield frame.fillna("").to_dict("list")
+
+
+def _json_chunks(path: str, encoding: str | None) -> Iterator[list[dict]]:
+    """Yield the rows of JSON lines in chunks, or those of any other JSON file at once."""
+    with open_text(path, encoding) as file:
+        lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
+        try:
+            values = [json.loads(line) for line in lines[:1]]
+        except json.JSONDecodeError:
+            values, lines = list(_json_values("".join(lines) + file.read())), []
+        if len(lines) < 2:
+            rows = _rows_in(values[0]) if len(values) == 1 else _as_rows(values)
+            yield from [rows] if rows else []
+            return
+        count, lines = 0, lines + file.readlines(CHUNK_CHARACTERS)
+        while lines:
+            lines = [line for line in lines if not line.isspace()]
+            yield _as_rows(_parse(lines, count), count)
+            count, lines = count + len(lines), file.readlines(CHUNK_CHARACTERS)
+
+
+def _parse(lines: list[str], count: int) -> list:
+    """Return the values of lines of JSON that follow `count` others."""
     try:
-        first = json.loads(head)
+        # One call is three times as fast as one for each line.
+        values = json.loads(f"[{','.join(lines)}]")
     except json.JSONDecodeError:
-        text, end = (head + file.read()).strip(), 0
-        while end < len(text):
-            start = next(index for index in range(end, len(text)) if not text[index].isspace())
-            value, end = json.JSONDecoder().raw_decode(text, start)
-            yield from flatten_json(value)
-        return
-    yield from flatten_json(first)
-    for line in file:
-        yield from () if line.isspace() else flatten_json(json.loads(line))
+        values = []
+    if len(values) != len(lines):
+        for number, line in enumerate(lines, count + 1):
+            try:
+                json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"row {number}: {error}") from error
+    return values
 
 
-def flatten_json(value: Any) -> Iterator[dict]:
-    """Yield the rows of a JSON value: a row, a list of rows, rows under "data", or SQuAD's articles."""
-    if isinstance(value, list):
-        for item in value:
-            yield from flatten_json(item)
-    elif not isinstance(value, dict):
-        yield {"text": value}
-    elif isinstance(value.get("data"), list):
-        yield from flatten_json(value["data"])
-    elif isinstance(value.get("paragraphs"), list):
-        for paragraph in value["paragraphs"]:
-            yield from ({**question, "context": paragraph.get("context")} for question in paragraph.get("qas", ()))
-    else:
-        yield value
+def _json_values(text: str) -> Iterator[Any]:
+    """Yield values of JSON one after the other, with white space between them."""
+    decoder, end = json.JSONDecoder(), 0
+    for start in (match.start() for match in re.finditer(r"\S", text)):
+        if start >= end:
+            value, end = decoder.raw_decode(text, start)
+            yield value
 
 
-def open_text(path: str | Path) -> TextIO:
-    """Open a UTF-8 text file, decompressed if its extension is one of `COMPRESSIONS`."""
-    return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
-
-
-def csv_layout(path: str | Path) -> dict[str, Any]:
-    """Return pandas' options for the separator of a csv file, unless its kind, such as tsv, has one: that of Excel's
-    first line "sep=;", or the most frequent one of the first line: a comma, or the semicolon or tab of other languages.
+def _rows_in(value: Any) -> list[dict]:
+    """Return the rows of a JSON value that is a complete file: a list of rows, rows under "data", SQuAD's articles, or
+    one row.
     """
-    if "sep" in FILE_KINDS[file_kind([path])][1]:
-        return {}
-    with open_text(path) as file:
-        line = file.readline()
-    if line.lower().startswith("sep="):
-        return {"sep": line[4:5], "skiprows": 1}
-    return {"sep": max(",;\t", key=line.count)}
+    if isinstance(value, dict):
+        data = value.get("data")
+        if isinstance(data, list) and all(isinstance(row, dict) for row in data):
+            value = data
+        elif {*map(type, value.values())} in ({list}, {dict}) and max(map(len, value.values())) > 1:
+            raise ValueError('it has columns, not rows: write it with pandas\' to_json(orient="records")')
+    rows: list = []
+    for row in value if isinstance(value, list) else [value]:
+        paragraphs = row.get("paragraphs") if isinstance(row, dict) else None
+        if isinstance(paragraphs, list) and all(isinstance(part, dict) and "qas" in part for part in paragraphs):
+            rows += (question | {"context": part.get("context")} for part in paragraphs for question in part["qas"])
+        else:
+            rows.append(row)
+    return _as_rows(rows)
+
+
+def _as_rows(values: list, count: int = 0) -> list[dict]:
+    """Return JSON values that follow `count` others as rows: objects, or texts, which have the column "text"."""
+    if number := next((number for number, value in enumerate(values, count + 1) if isinstance(value, list)), None):
+        raise ValueError(f'row {number} is a list: write rows as objects, in pandas with to_json(orient="records")')
+    return [value if isinstance(value, dict) else {"text": value} for value in values]
+
+
+def _open_zst(path: str, mode: str, **options) -> TextIO:
+    # The package zstandard does not notice that a file is incomplete.
+    return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
+
+
+# How compressed files begin, and what opens them.
+_OPENERS: dict[bytes, Callable] = {
+    rb"\x1f\x8b": gzip.open,
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": bz2.open,
+    rb"\xfd7zXZ\x00": lzma.open,
+    rb"\x28\xb5\x2f\xfd": _open_zst,
+}
+
+
+def open_text(path: str | Path, encoding: str | None = None, newline: str | None = None) -> TextIO:
+    """Open a text file, by default in UTF-8, decompressed if its first bytes are those of a compressed file."""
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError as error:
+        raise InputError(f"There is no encoding {encoding!r}: pass another --encoding, such as cp1252.") from error
+    with open(path, "rb") as file:
+        start = file.read(10)
+    opener = next((opener for magic, opener in _OPENERS.items() if re.match(magic, start)), open)
+    return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)

@@ -1,8 +1,16 @@
 import bz2
+import csv
 import gzip
+import io
+import json
+import lzma
 
 import pyarrow
 import pytest
+import zstandard
+from datasets import ClassLabel, Dataset, Features, Value
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hf_gmlp.data.files import FILE_KINDS, Access, file_kind, load_data, read_files, stream_rows
 from hf_gmlp.errors import InputError
@@ -40,9 +48,6 @@ def test_extensions_determine_the_kind_of_a_file():
         ("b.txt", b"caf\xe9\n"),
         ("c.txt.gz", gzip.compress(b"some text\n" * 1000)[:20]),
         ("f.csv", b"text\na,b\nc,d\n"),
-        # By default, `datasets` would make JSON of the texts: "a" with its quotation marks.
-        ("g.jsonl", b'{"text": "a"}\n{"text": 5}\n{"text": "b"}\n'),
-        ("h.json", b'[{"text": "a"}, {"text": 5}]'),
         ("i.jsonl", b'{"text": "caf\xe9"}\n'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -88,3 +93,155 @@ def test_missing_data_are_refused(tmp_path):
         load_data()
     with pytest.raises(InputError, match="none en"):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
+
+
+def read(path, access, **options):
+    """Return the rows that training and predict read, the latter as text."""
+    options = {"text_columns": None} | options
+    trained = read_files([path], access=access, **options).to_list()
+    assert list(read_files([path], streaming=True, **options)) == trained
+    return trained, [as_text(row) for row in stream_rows(str(path))]
+
+
+def as_text(value):
+    if isinstance(value, dict):
+        return {key: as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_text(item) for item in value]
+    return value if value is None else str(value)
+
+
+def filled(rows):
+    """Add the columns that other rows have."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [dict.fromkeys(names) | row for row in rows]
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
+NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.booleans())
+DATES = st.sampled_from(["2024-01-01", "2024-01-01T10:00:00Z", "NA", "null", "1.0", "007"])
+SCALARS = st.one_of(st.none(), TEXTS, NUMBERS, DATES)
+FIELDS = {"data": st.lists(TEXTS, min_size=1, max_size=2), "label": SCALARS, "number": NUMBERS}
+ROWS = st.lists(st.fixed_dictionaries({"text": TEXTS}, optional=FIELDS), min_size=1, max_size=4)
+EXAMPLES = settings(
+    deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@EXAMPLES
+@given(ROWS, st.sampled_from(["lines", "list", "data"]))
+def test_training_and_predict_read_the_same_json(tmp_path_factory, rows, form):
+    folder = tmp_path_factory.mktemp("json")
+    content = {"lines": "\n".join(map(json.dumps, rows)), "list": json.dumps(rows), "data": json.dumps({"data": rows})}
+    (folder / "a.jsonl").write_text(content[form], encoding="utf-8")
+    trained, predicted = read(folder / "a.jsonl", Access(str(folder)))
+    assert trained == filled(predicted) and predicted == [as_text(row) for row in rows]
+
+
+@EXAMPLES
+@given(st.lists(st.tuples(TEXTS, SCALARS), min_size=1, max_size=4))
+def test_training_and_predict_read_the_same_csv(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("csv")
+    with open(folder / "a.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *rows])
+    trained, predicted = read(folder / "a.csv", Access(str(folder)))
+    cells = ["" if value is None else str(value) for row in rows for value in row]
+    assert trained == predicted and [value for row in trained for value in row.values()] == cells
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        # Rows of JSON lines are never searched for rows.
+        ('{"data": [1, 2]}\n{"data": [3]}', [{"data": ["1", "2"]}, {"data": ["3"]}]),
+        ('{"paragraphs": ["a"]}\n{"paragraphs": ["b"]}', [{"paragraphs": ["a"]}, {"paragraphs": ["b"]}]),
+        ('{"x": 1}\n{"x": 2.5, "y": {"z": null}}', [{"x": "1", "y": None}, {"x": "2.5", "y": {"z": None}}]),
+        ('{"x": 0}\n\n{"x": "1"}', [{"x": "0"}, {"x": "1"}]),
+        ('{"data": [{"x": 1}, {"x": "1"}], "version": "2"}', [{"x": "1"}, {"x": "1"}]),
+        ('{"text": "one row", "data": [1, 2]}', [{"text": "one row", "data": ["1", "2"]}]),
+        ('{"x": "2024-01-01"}\n{"x": "2024-01-02"}', [{"x": "2024-01-01"}, {"x": "2024-01-02"}]),
+        ('["one", "two"]', [{"text": "one"}, {"text": "two"}]),
+    ],
+)
+def test_values_stay_as_they_are_in_the_file(tmp_path, content, rows):
+    (tmp_path / "a.jsonl").write_text(content)
+    trained, predicted = read(tmp_path / "a.jsonl", Access(str(tmp_path)))
+    assert trained == rows == filled(predicted)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", '{"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 0}}', 'orient="records"'),
+        ("a.json", '{"text": ["a", "b"], "label": [1, 0]}', 'orient="records"'),
+        ("a.json", '[["a", 1], ["b", 0]]', 'row 1 is a list: .*orient="records"'),
+        ("a.jsonl", '{"text": "a"}\n[1]', "row 2 is a list"),
+        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "row 3: Expecting value"),
+        ("a.jsonl", '{"text": "a"}\n{"text": ["b"]}', "only some rows have lists or objects in the column 'text'"),
+        ("a.json", "", "a.json has no rows"),
+        ("a.jsonl", "\n", "a.jsonl has no rows"),
+        ("a.csv", "text,label\n", "a.csv has no rows"),
+    ],
+)
+def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_files([tmp_path / name], **options)
+
+
+def test_later_rows_of_a_long_file_may_have_other_columns(tmp_path, options, monkeypatch):
+    monkeypatch.setattr("hf_gmlp.data.files.CHUNK_CHARACTERS", 20)
+    rows = [{"text": f"t{number}"} | ({"extra": [number]} if number > 6 else {}) for number in range(9)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read_rows = list(read_files([tmp_path / "a.jsonl"], **options))
+    assert [{name: value for name, value in row.items() if value is not None} for row in read_rows] == rows
+
+
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_compressed_files_are_recognized_by_their_content(tmp_path, options, kind):
+    lines = "".join(f'{{"text": "\xe9 {number}"}}\n' for number in range(5000)).encode()
+    content = COMPRESS[kind](lines)
+    for name in (f"a.jsonl.{kind}", "a.jsonl", "a.jsonl.gz"):
+        (tmp_path / name).write_bytes(content)
+        assert [row["text"] for row in read_files([tmp_path / name], **options)] == [f"\xe9 {i}" for i in range(5000)]
+    for size in (len(content) // 2, len(content) - 5):
+        (tmp_path / f"b.txt.{kind}").write_bytes(content[:size])
+        with pytest.raises(InputError, match="cannot be read"):
+            list(read_files([tmp_path / f"b.txt.{kind}"], **options))
+        with pytest.raises(InputError, match="cannot be read"):
+            list(stream_rows(str(tmp_path / f"b.txt.{kind}")))
+    table = io.StringIO("sep=;\na;b\n1;2,3\n").read().encode()
+    (tmp_path / "a.csv").write_bytes(COMPRESS[kind](table))
+    assert list(read_files([tmp_path / "a.csv"], **options)) == [{"a": "1", "b": "2,3"}]
+
+
+def test_patterns_are_expanded(tmp_path, options):
+    for name in ("b", "a", "[c]"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    assert [row["text"] for row in read_files([tmp_path / "?.txt"], **options)] == ["a", "b"]
+    assert [row["text"] for row in stream_rows(str(tmp_path / "*.txt"))] == ["[c]", "a", "b"]
+    assert [row["text"] for row in stream_rows(str(tmp_path / "[c].txt"))] == ["[c]"]
+    with pytest.raises(InputError, match=r"No file matches .*\*.jsonl"):
+        read_files([tmp_path / "*.jsonl"], **options)
+
+
+def test_other_encodings_are_offered_and_read(tmp_path, options):
+    (tmp_path / "a.csv").write_text("text;label\nStraße;für\n", encoding="cp1252")
+    for read_rows in (
+        lambda **o: read_files([tmp_path / "a.csv"], **options, **o),
+        lambda **o: stream_rows(str(tmp_path / "a.csv"), **o),
+    ):
+        with pytest.raises(InputError, match="a.csv .* not UTF-8: pass another --encoding, such as cp1252"):
+            list(read_rows())
+        assert list(read_rows(encoding="cp1252")) == [{"text": "Straße", "label": "für"}]
+        with pytest.raises(InputError, match="no encoding 'none'"):
+            list(read_rows(encoding="none"))
+
+
+def test_classes_of_parquet_have_their_names(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
+    Dataset.from_dict({"text": ["x", "y"], "label": [0, -1]}, features).to_parquet(tmp_path / "a.parquet")
+    assert [row["label"] for row in stream_rows(str(tmp_path / "a.parquet"))] == ["z", None]
