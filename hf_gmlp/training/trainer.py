@@ -260,9 +260,7 @@ class GMLPTrainer(Trainer):
             training = {**self.card, "metrics": self.results, "command": args.command}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
-            card = model_card(
-                model, name, training=training, license=self.card.get("license"), tags=kwargs.get("tags")
-            )
+            card = model_card(model, name, training=training, license=self.card.get("license"), tags=kwargs.get("tags"))
             write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
     def finish(self, metrics: Mapping[str, float]) -> None:

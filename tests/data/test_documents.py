@@ -59,6 +59,8 @@ def test_missing_and_too_few_documents_are_refused(tmp_path):
     assert len(list(load(tmp_path, two, streaming=True, validate=False)["train"])) == 2
     # One document cannot be divided, but it can be trained on.
     one = write_rows(tmp_path / "one.jsonl", [{"text": "a"}])
-    with pytest.raises(InputError, match="single document.*--validation_file"):
+    with pytest.raises(InputError, match="1 document.*--validation_file"):
         load(tmp_path, one)
+    with pytest.raises(InputError, match="2 document.*--validation_file"):
+        load(tmp_path, two, held_out=0.99)
     assert load(tmp_path, one, validate=False)["train"]["text"][:] == ["a"]
