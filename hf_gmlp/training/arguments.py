@@ -29,7 +29,6 @@ TOKENS = ("--token", "--hub_token", "--hub-token")
 INHERITED = {
     "weight_decay": "[0, inf)",
     "num_train_epochs": "(0, inf)",
-    "gradient_accumulation_steps": "[1, inf)",
     "label_smoothing_factor": "[0, 1)",
 }
 
@@ -143,6 +142,7 @@ class RunArguments(Flags, TrainingArguments):
         may_change=True,
     )
     per_device_train_batch_size: int = flag("Samples per device at once, at most.", 8, "[1, inf)", may_change=True)
+    gradient_accumulation_steps: int = flag("Batches per optimizer step.", 1, "[1, inf)", may_change=True)
     # The loss of a head uses every parameter.
     ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
     hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
@@ -320,9 +320,9 @@ def parse_arguments(
         InputError: It says what is wrong with the flags.
     """
     if argv is None:
-        # hf_gmlp_cli and paper name the command themselves.
+        # hf_gmlp_cli names the command itself.
         name, *argv = sys.argv
-        program = name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
+        program = name if name.startswith("hf-gmlp ") else shlex.join(["python", Path(name).name])
     parser = HfArgumentParser(
         dataclass_types,
         description=f"{description}\nRecipes (YAML files of flags) may come first; later values override earlier ones.",
