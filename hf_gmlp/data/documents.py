@@ -31,13 +31,15 @@ def load_texts(
     loaded = source.load(streaming=streaming, text_columns=[text_column])
     texts = {split: text_rows(loaded[split], text_column, f"the {split} data") for split in PARTS if split in loaded}
     # They are held out even if no evaluation is needed, so that a later evaluation has not been trained on them.
-    if "train" in texts and "validation" not in texts and not streaming and (validate or len(texts["train"]) > 1):
-        if len(texts["train"]) < 2:
-            raise InputError(
-                "The training data are a single document, of which nothing can be held out: pass --validation_file, or "
-                "separate the documents of a .txt file by blank lines."
-            )
-        texts["train"], texts["validation"] = texts["train"].train_test_split(held_out, seed=seed).values()
+    if "train" in texts and "validation" not in texts and not streaming:
+        try:
+            texts["train"], texts["validation"] = texts["train"].train_test_split(held_out, seed=seed).values()
+        except ValueError as error:
+            if validate:
+                raise InputError(
+                    f"The training data have {len(texts['train'])} document(s), too few to hold some out: pass "
+                    "--validation_file, or separate the documents of a .txt file by blank lines."
+                ) from error
     needed = [part for part, is_needed in zip(PARTS, (train, validate)) if is_needed]
     for part in needed:
         if part not in texts:

@@ -96,7 +96,10 @@ def tokenize_sentences(
     """Tokenize the `TEXT_COLUMNS` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
     The longer sentence of a pair is truncated first, to at most `length` tokens in all. The column "labels" is kept.
+    An InputError says if the tokenizer cannot pad the rows of a batch.
     """
+    if tokenizer.pad_token is None:
+        raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
     columns = [column for column in TEXT_COLUMNS if column in dataset.column_names]
 
     def tokenize_batch(batch: dict) -> dict:

@@ -12,16 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pandas
 from datasets import Dataset
-from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
 from ..data.labels import ONE_CLASS, REGRESSION, Labels, set_labels, trained_labels
 from ..data.sentences import (
@@ -95,7 +88,6 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
 
     task_name: Literal["cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"] | None = flag("GLUE task.")
     validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
-    test_file: list[str] | None = flag("Files to predict labels for; for MNLI, the matched one first.")
     train_val_split: float = flag(
         "Fraction of each class to hold out if there are no validation data.", 0.1, interval="(0, 1)"
     )
@@ -134,40 +126,21 @@ class GlueArguments(ClassificationArguments, LabeledTextArguments):
         return options | {"labels": labels, "do_regression": self.do_regression}
 
 
-def tokenize_splits(
-    splits: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase, length: int, data_args: GlueArguments
-) -> dict[str, Dataset]:
-    """Return the splits as token ids, and log how many rows are truncated; an InputError if they cannot be padded."""
-    if tokenizer.pad_token is None:
-        raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
-    datasets = {}
-    for split, rows in splits.items():
-        workers, overwrites = data_args.preprocessing_num_workers, data_args.overwrite_cache
-        datasets[split] = tokenize_sentences(rows, tokenizer, length, workers, overwrites)
-        if note := truncation_note(sequence_lengths(datasets[split]), length):
-            logger.info("%s data: %s (--max_seq_length)", split, note)
-    return datasets
-
-
-def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig) -> None:
-    """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number."""
-    if not np.isfinite(logits).all():
-        logger.warning("The model's logits are not finite numbers: %s is not written", path)
-        return
-    names = names_of(predicted(logits, config.problem_type), config)
-    table = pandas.DataFrame({"prediction": names}).rename_axis("index")
-    write_text(path, table.to_csv(sep="\t", lineterminator="\n"))
-
-
 def predict_splits(trainer: GMLPTrainer, tests: Mapping[str, Dataset]) -> dict[str, float]:
-    """Write the predictions for each test split, and return the metrics of those with labels."""
+    """Write "index<tab>prediction" for each sample of the test splits, and return the metrics of those with labels.
+
+    A prediction is the name of a label, the names of several, or a number.
+    """
     results: dict[str, float] = {}
     for split, rows in tests.items():
         output = trainer.predict(rows, metric_key_prefix=split)
         results |= output.metrics
         if trainer.is_world_process_zero():
-            name = "predictions.tsv" if len(tests) == 1 else f"{split}_predictions.tsv"
-            write_predictions(Path(trainer.args.output_dir, name), output.predictions, trainer.model.config)
+            config = trainer.model.config
+            names = names_of(predicted(output.predictions, config.problem_type), config)
+            table = pandas.DataFrame({"prediction": names}).rename_axis("index")
+            path = Path(trainer.args.output_dir, f"{split}_predictions.tsv" if len(tests) > 1 else "predictions.tsv")
+            write_text(path, table.to_csv(sep="\t", lineterminator="\n"))
     return results
 
 
@@ -179,8 +152,8 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run glue") -> No
 
     needed = {"train": train, "validation": args.do_eval, "test": args.do_predict}
     options = data_args.loading_options() | {"trained": trained_labels(config, HEAD)}
+    source, kinds = data_args.source(model_args, args), [kind for kind in needed if needed[kind]]
     with args.main_process_first(desc="reading"):
-        source, kinds = data_args.source(model_args, args), [kind for kind in needed if needed[kind]]
         splits, labels, config.text_columns, config.label_column = load_sentences(source, kinds, **options)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
     if (args.label_smoothing_factor or data_args.class_weights) and labels.problem_type != ONE_CLASS:
@@ -196,7 +169,11 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run glue") -> No
     tokenizer.model_max_length = length
     padding = padding_for(config, data_args.pad_to_max_length)
     with args.main_process_first(desc="tokenizing"):
-        datasets = tokenize_splits(splits, tokenizer, length, data_args)
+        options = {"num_proc": data_args.preprocessing_num_workers, "overwrite_cache": source.access.overwrite_cache}
+        datasets = {split: tokenize_sentences(rows, tokenizer, length, **options) for split, rows in splits.items()}
+    for split, rows in datasets.items():
+        if note := truncation_note(sequence_lengths(rows), length):
+            logger.info("%s data: %s (--max_seq_length)", split, note)
     # Several validation sets are evaluated separately, with their names before those of the metrics.
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
     if train:

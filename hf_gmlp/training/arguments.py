@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,6 @@ TOKENS = ("--token", "--hub_token", "--hub-token")
 INHERITED = {
     "weight_decay": "[0, inf)",
     "num_train_epochs": "(0, inf)",
-    "gradient_accumulation_steps": "[1, inf)",
     "label_smoothing_factor": "[0, 1)",
 }
 
@@ -142,6 +142,7 @@ class RunArguments(Flags, TrainingArguments):
         may_change=True,
     )
     per_device_train_batch_size: int = flag("Samples per device at once, at most.", 8, "[1, inf)", may_change=True)
+    gradient_accumulation_steps: int = flag("Batches per optimizer step.", 1, "[1, inf)", may_change=True)
     # The loss of a head uses every parameter.
     ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
     hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
@@ -153,7 +154,10 @@ class RunArguments(Flags, TrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        TrainingArguments.__post_init__(self)
+        try:
+            TrainingArguments.__post_init__(self)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"A flag must be JSON, but is {error.doc!r}: {error}.") from error
         if self.hub_strategy != HubStrategy.END:
             # Trainer would push the complete output folder, with texts and paths, whenever it saves.
             raise ValueError("--hub_strategy must be end: a run publishes its final model. Leave it out.")
@@ -171,6 +175,8 @@ class RunArguments(Flags, TrainingArguments):
         if total % devices:
             raise ValueError(f"--global_batch_size {total} is not a multiple of the {devices} devices of this run.")
         per_device = total // devices
+        if self.gradient_accumulation_steps not in (1, per_device / self.per_device_train_batch_size):
+            raise ValueError("--global_batch_size sets --gradient_accumulation_steps: leave one of them out.")
         sizes = range(min(per_device, self.per_device_train_batch_size), 0, -1)
         self.per_device_train_batch_size = next(size for size in sizes if per_device % size == 0)
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
@@ -185,8 +191,9 @@ class RunArguments(Flags, TrainingArguments):
         # An optimizer of certain modules needs the model.
         if not self.do_train or self.optim_target_modules is not None:
             return
-        with _naming("--optim, --optim_args, --learning_rate, --weight_decay, --adam_beta1, ... or --adam_epsilon"):
-            optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(self, nn.Linear(1, 1))
+        with _naming("--optim or --optim_args (name=value,name=value)"):
+            optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(self, nn.Identity())
+        with _naming("--learning_rate, --weight_decay, --adam_beta1, --adam_beta2, --adam_epsilon or --optim_args"):
             groups = [{"params": [nn.Parameter(torch.zeros(1))], "weight_decay": self.weight_decay}]
             optimizer = optimizer_class(groups, **options)
         with _naming("--lr_scheduler_type, --lr_scheduler_kwargs or --warmup_steps"):
@@ -194,7 +201,7 @@ class RunArguments(Flags, TrainingArguments):
             get_scheduler(self.lr_scheduler_type, **options, scheduler_specific_kwargs=self.lr_scheduler_kwargs)
 
     def __getstate__(self) -> dict[str, object]:
-        # Keep the token out of training_args.bin, which is pushed with the weights.
+        # Keep the token out of training_args.bin.
         return self.__dict__ | {"hub_token": None}
 
 
@@ -204,7 +211,7 @@ def _naming(flags: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        raise ValueError(f"Correct {flags}: {first_line(error)}.") from error
+        raise ValueError(f"Correct {flags}: {first_line(error).rstrip('.')}.") from error
 
 
 @dataclass
@@ -313,9 +320,9 @@ def parse_arguments(
         InputError: It says what is wrong with the flags.
     """
     if argv is None:
-        # hf_gmlp_cli and paper name the command themselves.
+        # hf_gmlp_cli names the command itself.
         name, *argv = sys.argv
-        program = name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
+        program = name if name.startswith("hf-gmlp ") else shlex.join(["python", Path(name).name])
     parser = HfArgumentParser(
         dataclass_types,
         description=f"{description}\nRecipes (YAML files of flags) may come first; later values override earlier ones.",

@@ -56,7 +56,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         logging.getLogger(name).setLevel(logging.WARNING)
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
-    processes = int(os.environ.get("WORLD_SIZE", 1))
+    processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     if processes > args.world_size:
         raise InputError(f"The {processes} processes of this run cannot work together: without GPUs, add --use_cpu.")
     if args.do_predict and not isinstance(data_args, LabeledTextArguments):

@@ -58,7 +58,9 @@ def test_missing_and_too_few_documents_are_refused(tmp_path):
         load(tmp_path, two, streaming=True)
     assert len(list(load(tmp_path, two, streaming=True, validate=False)["train"])) == 2
     # One document cannot be divided, but it can be trained on.
-    one = write_rows(tmp_path / "one.jsonl", [{"text": "a"}])
-    with pytest.raises(InputError, match="single document.*--validation_file"):
-        load(tmp_path, one)
-    assert load(tmp_path, one, validate=False)["train"]["text"][:] == ["a"]
+    single = write_rows(tmp_path / "single.jsonl", [{"text": "a"}])
+    with pytest.raises(InputError, match="1 document.*--validation_file"):
+        load(tmp_path, single)
+    with pytest.raises(InputError, match="2 document.*--validation_file"):
+        load(tmp_path, two, held_out=0.99)
+    assert load(tmp_path, single, validate=False)["train"]["text"][:] == ["a"]

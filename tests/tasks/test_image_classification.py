@@ -66,7 +66,7 @@ def trained(run, folder):
 def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(trained, folder):
     checkpoint, results = trained
     card = (checkpoint / "README.md").read_text()
-    assert "| mixup_alpha | 0.0 |" in card
+    assert "| mixup_alpha | 0.0 |" in card and "\nhf-gmlp run image_classification --config_name gmlp-ti16-224" in card
     assert results["eval_accuracy"] > 0.9 and "eval_top5_accuracy" not in results and "total_flos" not in results
     classify = pipeline("image-classification", model=str(checkpoint), device="cpu")
     paths = sorted((folder / "validation").rglob("*.png"))

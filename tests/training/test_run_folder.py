@@ -234,7 +234,8 @@ def test_missing_and_conflicting_flags_are_refused(command, flags, message, monk
     arguments = command(**flags)
     if not flags:
         # torchrun starts two, which do not form a group without GPUs or --use_cpu.
-        monkeypatch.setenv("WORLD_SIZE", "2")
+        for name, value in (("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+            monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message):
         start_run(*arguments)
 

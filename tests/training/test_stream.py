@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 from datasets import load_dataset
 
+from hf_gmlp.data.documents import load_texts
 from hf_gmlp.data.files import Access
+from hf_gmlp.data.source import Source
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.language_modeling import load_texts, tokenize
-from hf_gmlp.tasks.mlm import MLMArguments
+from hf_gmlp.tasks.language_modeling import tokenize
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.stream import StreamLoader
 
@@ -33,9 +34,9 @@ def loader(files, word_tokenizer, tmp_path, monkeypatch):
     """loader(process, processes, workers) returns the batches of a process, lists of the words of their rows."""
     # The buffer is small, since a resumed run loses the sequences in it.
     monkeypatch.setattr("hf_gmlp.tasks.language_modeling.SHUFFLE_BUFFER", 2)
-    arguments = MLMArguments(train_file=files, validation_file=files[:1], streaming=True, max_eval_samples=1)
-    texts = load_texts(arguments, validate=False, access=Access(cache_dir=str(tmp_path)))
-    stream, _ = tokenize(texts, word_tokenizer, 5, arguments, seed=3)
+    source = Source({"train": files, "validation": files[:1]}, access=Access(cache_dir=str(tmp_path)))
+    texts = load_texts(source, streaming=True, validate=False)
+    stream, _ = tokenize(texts, word_tokenizer, 5, seed=3)
 
     def make(process=0, processes=1, workers=0):
         args = RunArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=4, dataloader_num_workers=workers)
