@@ -278,7 +278,7 @@ def load_questions(
         where = ", ".join(source.files.get(split, [str(source.dataset_name)]))
         unchecked: Iterable[dict] = loaded.get(split, ())
         if source.files:
-            unchecked = itertools.chain(*map(stream_rows, source.files.get(split, ())))
+            unchecked = itertools.chain(*(stream_rows(path, source.encoding) for path in source.files.get(split, ())))
         rows = [check_question(row, where, split) for row in itertools.islice(unchecked, (max_rows or {}).get(split))]
         if not rows:
             raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")

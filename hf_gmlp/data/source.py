@@ -16,12 +16,14 @@ class Source:
         dataset_name: Name on the Hub, or a local copy.
         dataset_config_name: Configuration of that dataset.
         access: The cache and the token.
+        encoding: Encoding of csv, tsv, json, jsonl and txt files, by default UTF-8.
     """
 
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     dataset_name: str | None = None
     dataset_config_name: str | None = None
     access: Access = Access()
+    encoding: str | None = None
 
     def load(self, **options: Any) -> dict[str, Any]:
         """Return the splits that exist, with options of `load_data`: "streaming" and "text_columns"."""

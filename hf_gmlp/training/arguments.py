@@ -227,6 +227,7 @@ class DataArguments(Flags):
         "They replace the dataset of a recipe."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
+    encoding: str | None = flag("Encoding of text files, such as cp1252; by default UTF-8.", may_change=True)
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")
     max_eval_samples: int | None = flag("Maximum number of validation samples (the first ones).", interval="[1, inf)")
     preprocessing_num_workers: int | None = flag("Processes to prepare data.", interval="[1, inf)", may_change=True)
@@ -244,7 +245,7 @@ class DataArguments(Flags):
         """Return what to read: one process per machine fills the cache, and the others use it."""
         overwrites = self.overwrite_cache and args.local_process_index == 0
         access = Access(model_args.cache_dir, model_args.token, overwrites)
-        return Source(self.files(), self.dataset_name, self.dataset_config_name, access)
+        return Source(self.files(), self.dataset_name, self.dataset_config_name, access, self.encoding)
 
     def max_rows(self) -> dict[str, int | None]:
         """Return the maximum number of rows of each split."""
@@ -320,9 +321,8 @@ def parse_arguments(
         InputError: It says what is wrong with the flags.
     """
     if argv is None:
-        # hf_gmlp_cli names the command itself.
         name, *argv = sys.argv
-        program = name if name.startswith("hf-gmlp ") else shlex.join(["python", Path(name).name])
+        program = shlex.join(["python", Path(name).name])
     parser = HfArgumentParser(
         dataclass_types,
         description=f"{description}\nRecipes (YAML files of flags) may come first; later values override earlier ones.",
