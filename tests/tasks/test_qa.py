@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction, TrainingArguments
 
+from hf_gmlp.data.questions import load_questions
+from hf_gmlp.data.source import Source
 from hf_gmlp.metrics.squad import squad_scores, squad_v2_scores
-from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, load_questions, main, window_dataset
+from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, main, window_dataset
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..numerics import assert_close
@@ -96,7 +98,9 @@ def test_predictions_do_not_need_known_answers(finished, data, tmp_path):
 def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, threshold):
     path = write(tmp_path / "x.json", squad(6, unanswerable=True))
     arguments = QAArguments(validation_file=[path], version_2_with_negative=True, null_score_diff_threshold=threshold)
-    questions = load_questions(arguments, ["validation"])["validation"]
+    questions = load_questions(Source({"validation": [path]}), ["validation"], version_2_with_negative=True)[
+        "validation"
+    ]
     windows = window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
     # These logits are usually correct.
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
