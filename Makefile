@@ -68,8 +68,8 @@ conformance: $(INSTALLED) ## run transformers' common tests on the models (fetch
 package: $(INSTALLED) ## build the wheel, and test it where only torch and transformers are installed
 	$(BIN)/python -m tests.packaging.run $(DIST)
 
-compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, in separate environments
-	$(BIN)/python -m tests.packaging.compat $(ARGS)
+compat: ## run tests with other versions in separate environments: the oldest, or those of PYTHON=python3.13
+	$(PYTHON) -m tests.packaging.compat $(ARGS)
 
 integrations: ## run tests with sentence-transformers, TRL and others, in a separate environment
 	$(PYTHON) -m venv build/integrations-venv
