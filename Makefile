@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 ON_TWO_CORES := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
-# uv takes a quarter of pip's CPU time, but reads none of its settings: pass on those that say where packages come from.
+# uv takes a third of the CPU time of pip, but ignores its settings: pass on those that say where packages come from.
 # The environment overrides files, so it comes last. With "unsafe-best-match", uv compares all indexes, as pip does.
 PIP_SETTINGS = set -a; eval "$$($(BIN)/python -m pip config list | sort -r | sed -nE \
 	-e 's/.*\.index-url=/UV_DEFAULT_INDEX=/p' -e 's/.*\.extra-index-url=/UV_EXTRA_INDEX_URL=/p' \
