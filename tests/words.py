@@ -39,4 +39,4 @@ def findings(text: str) -> list[str]:
 
 if __name__ == "__main__":
     lines = [f"{path}:{line}" for path in sys.argv[1:] for line in findings(Path(path).read_text(encoding="utf-8"))]
-    sys.exit("\n".join(lines))
+    sys.exit("\n".join(lines) or None)

@@ -1,8 +1,10 @@
-"""Run tests with the oldest and the newest torch and transformers: `python -m tests.packaging.compat [NAME ...]`.
+"""Run tests with other versions of Python, torch and transformers: `python3.13 -m tests.packaging.compat [NAME ...]`.
 
-NAME is one of the environments below; without it all of them run. "oldest" has the lower bounds of everything in
-pyproject.toml. `make test` has the newest versions. Each environment is a temporary folder of up to 7 GB, as torch
-needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids them.
+NAME is one of the environments below. "oldest" has the lower bounds of everything in pyproject.toml; "newest" runs all
+fast tests with the newest versions. Without a NAME, Python 3.11 runs all but "newest", since `make test` has these
+versions; a newer Python runs "newest" alone, since old versions of packages have no wheels for it. Each environment is
+a temporary folder of up to 8 GB, as torch needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=
+https://download.pytorch.org/whl/cpu avoids them.
 """
 
 import re
@@ -36,18 +38,24 @@ def main():
         "oldest": list(oldest.values()),
         "oldest-torch": [oldest[name] for name in TORCH],
         "oldest-transformers": [oldest["transformers"]],
+        "newest": [],
     }
-    for name in sys.argv[1:] or environments:
+    defaults = ["newest"] if sys.version_info >= (3, 12) else [name for name in environments if name != "newest"]
+    for name in sys.argv[1:] or defaults:
+        extras, groups, tests = "train,vision", ["dev"], TESTS
+        if name == "newest":
+            extras, groups, tests = "export,serve", ["dev", "docs"], ("-m", "not slow and not heavy")
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")
             install = (python, "-m", "pip", "install", "-qq")
             # Since 25.1, pip knows dependency groups.
             call(*install, "--upgrade", "pip")
-            call(*install, f"{ROOT}[train,vision]", "--group", f"{ROOT}/pyproject.toml:dev", *environments[name])
+            flags = [flag for group in groups for flag in ("--group", f"{ROOT}/pyproject.toml:{group}")]
+            call(*install, f"{ROOT}[{extras}]", *flags, *environments[name])
             call(python, "-m", "pip", "freeze", show=True)
             options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider")
-            call("env", "OMP_NUM_THREADS=1", python, "-m", "pytest", *options, *TESTS, show=True, cwd=ROOT)
+            call("env", "OMP_NUM_THREADS=1", python, "-m", "pytest", *options, *tests, show=True, cwd=ROOT)
 
 
 if __name__ == "__main__":
