@@ -27,9 +27,11 @@ def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
     their extension, of empty folders, and of links to folders that were read already. Hidden files and folders of
     operating systems are ignored.
     """
-    images, left_out, seen = [], Counter[str](), set[str]()
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(parent)) in seen:
+    images, left_out, root = [], Counter[str](), os.path.realpath(folder)
+    own, seen = {parent for parent, *_ in os.walk(root)}, set[str]()
+    for parent, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen or (real in own and real != parent):
             left_out["links to a folder that is read already"] += 1
             folders.clear()
             continue
@@ -37,7 +39,7 @@ def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SYSTEM_FOLDERS)
         if not folders and not files:
             left_out[f"empty folder ({Path(parent).name})"] += 1
-        for path in (Path(parent, name).relative_to(folder) for name in files if not name.startswith(".")):
+        for path in (Path(parent, name).relative_to(root) for name in files if not name.startswith(".")):
             if path.suffix.lower() in IMAGE_ENDINGS:
                 images.append(path)
             else:

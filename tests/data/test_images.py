@@ -89,14 +89,19 @@ def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
 
 def test_folders_are_read_once_whatever_links_to_them(folder, tmp_path):
     shutil.move(folder / "boat", tmp_path / "boats")
-    for name, target in (("boat", tmp_path / "boats"), ("again", tmp_path / "boats"), ("apple/all", folder)):
+    for name, target in (
+        ("boat", tmp_path / "boats"),
+        ("again", tmp_path / "boats"),
+        ("apple/all", folder),
+        ("apple/c", folder / "cloud"),
+    ):
         (folder / name).symlink_to(target)
     (folder / "empty").mkdir()
     images, left_out = find_images(folder)
     assert [str(path) for path in images] == [
         f"{name}/{i}.jpg" for name in ("again", "apple", "cloud") for i in range(4)
     ]
-    assert left_out == {"links to a folder that is read already": 2, "empty folder (empty)": 1}
+    assert left_out == {"links to a folder that is read already": 3, "empty folder (empty)": 1}
 
 
 def test_validation_images_are_held_out_or_passed(folder):
