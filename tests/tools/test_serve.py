@@ -148,6 +148,20 @@ def test_examples_come_from_the_card(folders):
     assert serve.examples_of(str(folders["classes"])) is None
 
 
+@pytest.mark.parametrize(
+    "front",
+    [
+        *("widget: [", "- a", "widget: null", "widget: 5", "widget:\n- null", "widget:\n- example_title: x"),
+        *("widget:\n- messages: [{role: user}]", "widget:\n- source_sentence: a", "widget:\n- plain text"),
+        *("widget:\n- src: nowhere.png", "widget:\n- text: [a]", "widget: {text: a}", "widget:\n- text: caf\xe9"),
+    ],
+)
+def test_examples_that_cannot_be_read_are_left_out(tmp_path, front):
+    card = f"---\n{front}\n---\n# Name\n\nA model.\n"
+    (tmp_path / "README.md").write_bytes(card.encode("latin-1"))
+    assert serve.examples_of(str(tmp_path)) is None and serve.description(str(tmp_path)) in ("", "A model.")
+
+
 def test_a_text_is_continued_up_to_n_tokens(opened, folders):
     client = opened("causal")
     continued = client.predict("the cat", 50, 0, api_name="/write")
