@@ -86,7 +86,10 @@ def load_data(
     try:
         return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
     except READ_ERRORS as error:
-        raise InputError(f"Cannot load {dataset_name} {dataset_config_name or ''}: {hub_reason(error)}.") from error
+        name, where = f"{dataset_name} {dataset_config_name or ''}".strip(), "there is no such folder, and on the Hub: "
+        raise InputError(
+            f"Cannot load {name}: {'' if Path(dataset_name).exists() else where}{hub_reason(error)}."
+        ) from error
 
 
 def file_kind(paths: Sequence[str | Path]) -> str:

@@ -138,16 +138,11 @@ def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names
         values = [cells.get(value) if isinstance(value, str) else value for value in values]
     lists = [value for value in values if isinstance(value, list)]
     items, sizes = {str(item) for value in lists for item in value}, {*map(len, lists)}
-    if len(sizes) == 1 and max(sizes) > 1 and not feature_names and all(map(NUMBER.fullmatch, items)):
-        if any(float(item) % 1 for item in items):
-            raise InputError(
-                f"The labels are lists of fractions, such as {lists[0]}: write the probabilities of a row as an object "
-                'with the names of the classes, such as {"no": 0.2, "yes": 0.8}.'
-            )
-        if {*map(float, items)} <= {0, 1} and len(class_names) in (0, *sizes):
-            logger.info("Each label is a list of %d zeros and ones: the classes are its positions, from 0", *sizes)
-            positions = [[number for number, item in enumerate(value or ()) if float(item)] for value in values]
-            values = [new if isinstance(value, list) else value for new, value in zip(positions, values)]
+    is_vector = len(sizes) == 1 and max(sizes) > 1 and not feature_names and len(class_names) in (0, *sizes)
+    if is_vector and items <= {"0", "1", "0.0", "1.0"}:
+        logger.info("Each label is a list of %d zeros and ones: the classes are its positions, from 0", *sizes)
+        positions = [[number for number, item in enumerate(value or ()) if float(item)] for value in values]
+        values = [new if isinstance(value, list) else value for new, value in zip(positions, values)]
     return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
 
 
@@ -179,6 +174,11 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
         return Labels(list(feature.names), problem_type)
     names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
     are_numbers = all(map(NUMBER.fullmatch, names))
+    if are_numbers and problem_type == CLASSES and any(float(name) % 1 for name in names):
+        raise InputError(
+            f"The labels are lists of fractions, such as {names[0]}: write the probabilities of a row as an object "
+            'with the names of the classes, such as {"no": 0.2, "yes": 0.8}.'
+        )
     if do_regression is None and problem_type == ONE_CLASS and names:
         others = [name for name in names if not NUMBER.fullmatch(name)]
         # A decimal comma, or a few rows such as "n/a", would make classes of numbers.

@@ -201,12 +201,12 @@ class Scorer:
         # Numbers of rows by what the label says and what the model predicts.
         self.pairs = Counter[tuple]()
         self.other_labels, self.column, self.reason = Counter[str](), None, ""
-        trained = getattr(config, "label_column", None)
-        for name in [asked] if asked else [trained] if trained in rows[0] else usual:
+        columns, trained = dict.fromkeys(chain(*rows)), str(getattr(config, "label_column", None))
+        for name in [asked] if asked else [trained] if trained in columns else usual:
             labels = [label for label in self.read(rows, name) if label is not None]
             other = [label for label in labels if self.truth(label) is None]
             if len(other) < len(labels) and (name in (asked, trained) or not other):
-                self.column = name
+                self.column, self.reason = name, ""
                 return
             if other and not self.reason:
                 examples = listed([*dict.fromkeys(map(self.describe, other))])
@@ -214,7 +214,7 @@ class Scorer:
         if asked:
             raise InputError(
                 f"The column {asked!r} has no label{self.reason or ' of the model'}: pass another --label_column_name, "
-                f"one of {', '.join(rows[0])}."
+                f"one of {', '.join(columns)}."
             )
 
     def describe(self, label: object) -> str:
@@ -252,12 +252,14 @@ class Scorer:
 
     def score(self) -> str | None:
         """Return the score of all rows in words; None without labels."""
-        rows = self.pairs.total()
-        if rows < (4 if self.problem_type == REGRESSION else 1):
+        rows, is_number = self.pairs.total(), self.problem_type == REGRESSION
+        if rows and is_number and (rows < 4 or min(len({*side}) for side in zip(*self.pairs)) < 2):
+            self.reason = " and predictions of four or more rows with different numbers"
+        if not rows or self.reason:
             return None
         right = sum(count for (truth, prediction), count in self.pairs.items() if truth == prediction)
         words, most = f"Accuracy {accuracy_in_words(right, rows)}", ""
-        if self.problem_type == REGRESSION:
+        if is_number:
             truths, predictions = np.array([*self.pairs.elements()]).T
             words = f"Pearson's correlation {correlation_in_words(predictions, truths)}"
         elif self.problem_type == CLASSES:

@@ -91,7 +91,7 @@ def test_a_format_of_datasets_is_one_line(tmp_path, options, monkeypatch):
 def test_missing_data_are_refused(tmp_path):
     with pytest.raises(InputError, match="--dataset_name"):
         load_data()
-    with pytest.raises(InputError, match="none en"):
+    with pytest.raises(InputError, match="none en: there is no such folder, and on the Hub: "):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
 
 

@@ -97,8 +97,8 @@ def test_vectors_are_class_ids_of_features_and_numbers_of_named_classes(caplog):
     with caplog.at_level("INFO"):
         assert label_names([[0, 1, 1], [0, 0, 0]], ["a", "b", "c"]) == [["b", "c"], []]
     assert "list of 3 zeros and ones: the classes are its positions" in caplog.text
-    with pytest.raises(InputError, match=r"lists of fractions, such as \[0.2, 0.8\]: .*object"):
-        label_names([[0.2, 0.8], [1.0, 0.0]])
+    with pytest.raises(InputError, match="lists of fractions, such as 0.0: .*object"):
+        find([[0.2, 0.8], [1.0, 0.0]])
 
 
 def test_columns_that_cannot_be_labels_are_named(caplog):

@@ -192,6 +192,7 @@ def test_the_label_column_is_that_of_the_training_or_has_a_usual_name(text_confi
         truths(config, [{"text": "x"}], "text")
     # A column that happens to hold names of classes is not compared, and neither are other labels.
     assert truths(config, [{"note": "good"}]) == [] == truths(config, [{"label": "other"}, {"label": "good"}])
+    assert truths(config, [{"label": "x", "class": "bad"}, {"target": [0.1, 0.5]}]) == ["bad"]
     # Numbers that are names are not numbers of classes.
     assert truths(text_config(id2label={0: "1", 1: "2", 2: "3"}), [{"label": "0"}, {"label": "1"}]) == []
     config.label_column = "gold"
@@ -204,6 +205,9 @@ def test_regressions_and_models_of_several_classes_have_scores(text_config):
     scorer.compare(rows, [[(number,)] for number in ("1", "2", "0", "2.5", "9", "4")])
     expected = np.corrcoef([1.5, 3, 4, 5], [1, 2, 2.5, 4])[0, 1]
     assert f" {expected:.3f} (95 % interval" in scorer.score() and dict(scorer.other_labels) == {"'n/a'": 1}
+    scorer = Scorer(text_config(num_labels=1, problem_type="regression"), [{"label": 1}] * 5)
+    scorer.compare([{"label": 1}] * 5, [[(number,)] for number in "12345"])
+    assert scorer.score() is None and "four or more rows with different numbers" in scorer.reason
     rows = [{"label": ["bad", "good"]}, {"label": ["fine"]}]
     scorer = Scorer(text_config(id2label=dict(enumerate(NAMES)), problem_type="multi_label_classification"), rows)
     scorer.compare(rows, [[("bad", 0.9), ("good", 0.6), ("fine", 0.2)], [("bad", 0.7), ("fine", 0.6), ("good", 0.1)]])
@@ -338,6 +342,8 @@ def test_wrong_paths_and_models_are_refused(tmp_path, checkpoint, text_config, p
     for data, output, message in (("nowhere.csv", "out.csv", "nowhere.csv"), ("x.txt", "no/out.csv", "--output")):
         with pytest.raises(InputError, match=message):
             predict(checkpoint, str(tmp_path / data), str(tmp_path / output))
+    with pytest.raises(InputError, match="runs/none: there is no such folder, the cache .* and the Hub is unreachable"):
+        predict("runs/none", str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
     perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "mlm")
     (tmp_path / "x.txt").write_text("w1")
     with pytest.raises(InputError, match="fine-tune it first"):
