@@ -114,8 +114,7 @@ def read_files(
 
     Args:
         paths: Paths, or patterns such as "data/*.jsonl".
-        text_columns: Columns of JSON files whose numbers become text, also in lists; None for all columns. A column
-            that mixes kinds of values, such as 1 and "1", is text anyway, and so are the cells of csv and tsv files.
+        text_columns: Has no effect, since all values of JSON, csv and tsv files become text, also in lists.
         encoding: That of text, by default UTF-8.
     """
     paths = expand(paths)
@@ -123,9 +122,8 @@ def read_files(
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
         if builder in ("text", "json", "csv"):
-            columns = None if text_columns is None else tuple(text_columns)
             # Streams are split among workers by the lists among their arguments.
-            arguments: dict = {"paths": list(paths), "text_columns": columns, "encoding": encoding}
+            arguments: dict = {"paths": paths, "encoding": encoding}
             first = next(_columns(**arguments), None)
             if first is None:
                 raise InputError(f"{', '.join(paths)} has no rows: pass another file.")
@@ -179,11 +177,9 @@ def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
     return str(folder / "rows.arrow")
 
 
-def _columns(
-    paths: Iterable[str], text_columns: Sequence[str] | None, encoding: str | None
-) -> Iterator[dict[str, list]]:
-    """Yield the rows of `stream_rows` in chunks, as columns, but the documents of a .txt file instead of its lines.
-    Columns of JSON become text if this is asked, or if their values are of different types.
+def _columns(paths: Iterable[str], encoding: str | None) -> Iterator[dict[str, list]]:
+    """Yield the rows of `stream_rows` in chunks, as columns of text: numbers in JSON may stand beside text, and may be
+    written differently in each row. Those of a .txt file are its documents, not its lines.
     """
     names: dict[str, None] = {}
     for path in paths:
@@ -204,7 +200,7 @@ def _columns(
                         types = {*map(type, values)} - {type(None)}
                         if len(types) > 1 and types & {list, dict}:
                             raise ValueError(f"only some rows have lists or objects in the column {name!r}")
-                        if types != {str} and (text_columns is None or name in text_columns or len(types) > 1):
+                        if types != {str}:
                             columns[name] = _as_text(values)
                     yield columns
 
@@ -265,7 +261,7 @@ def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
         builder = FILE_KINDS[kind][0]
         with reading([file_path], kind):
             if builder == "csv":
-                yield from _stream(paths=[file_path], text_columns=(), encoding=encoding)
+                yield from _stream(paths=[file_path], encoding=encoding)
             elif builder == "json":
                 yield from itertools.chain.from_iterable(_json_chunks(file_path, encoding))
             elif builder == "text":

@@ -95,11 +95,10 @@ def test_missing_data_are_refused(tmp_path):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
 
 
-def read(path, access, **options):
+def read(path, access):
     """Return the rows that training and predict read, the latter as text."""
-    options = {"text_columns": None} | options
-    trained = read_files([path], access=access, **options).to_list()
-    assert list(read_files([path], streaming=True, **options)) == trained
+    trained = read_files([path], access=access).to_list()
+    assert list(read_files([path], streaming=True)) == trained
     return trained, [as_text(row) for row in stream_rows(str(path))]
 
 
@@ -191,7 +190,7 @@ def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content
 
 def test_later_rows_of_a_long_file_may_have_other_columns(tmp_path, options, monkeypatch):
     monkeypatch.setattr("hf_gmlp.data.files.CHUNK_CHARACTERS", 20)
-    rows = [{"text": f"t{number}"} | ({"extra": [number]} if number > 6 else {}) for number in range(9)]
+    rows = [{"text": f"t{number}"} | ({"extra": [str(number)]} if number > 6 else {}) for number in range(9)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     read_rows = list(read_files([tmp_path / "a.jsonl"], **options))
     assert [{name: value for name, value in row.items() if value is not None} for row in read_rows] == rows
