@@ -341,13 +341,13 @@ def _rows_in(value: Any) -> list[dict]:
     """Return the rows of a JSON value that is a complete file: a list of rows, rows under "data", SQuAD's articles, or
     one row.
     """
+    rows: list = []
     if isinstance(value, dict):
-        data = value.get("data")
+        data, types = value.get("data"), {*map(type, value.values())}
         if isinstance(data, list) and all(isinstance(row, dict) for row in data):
             value = data
-        elif {*map(type, value.values())} in ({list}, {dict}) and max(map(len, value.values())) > 1:
+        elif types == {dict} or (types == {list} and max(map(len, value.values())) > 1):
             raise ValueError('it has columns, not rows: write it with pandas\' to_json(orient="records")')
-    rows: list = []
     for row in value if isinstance(value, list) else [value]:
         paragraphs = row.get("paragraphs") if isinstance(row, dict) else None
         if isinstance(paragraphs, list) and all(isinstance(part, dict) and "qas" in part for part in paragraphs):

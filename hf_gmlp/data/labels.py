@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Value
@@ -198,9 +198,9 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
     others; for a dictionary of probabilities (a teacher's, in training data) their list. An InputError names the first
     row without such a label.
     """
-    ids = {name: number for number, name in enumerate(labels.names or [])}
+    ids: dict[Any, int] = {name: number for number, name in enumerate(labels.names or [])}
 
-    def convert(value):
+    def convert(value: Any) -> Any:
         if labels.problem_type == REGRESSION:
             return float(value) if abs(float(value)) < LARGEST_NUMBER else ids[value]
         if isinstance(value, dict) and split == "train":

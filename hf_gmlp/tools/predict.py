@@ -102,10 +102,7 @@ def predict(
             raise InputError(f"No row of {data} can be predicted: all rows {reason}.")
     print(f"{writer.predictions} predictions are in {output}")
     if scorer is not None:
-        print(scorer.score() or f"No score: there are no labels{scorer.reason}.")
-        if scorer.other_labels:
-            examples = listed([*scorer.other_labels])
-            print(f"{scorer.other_labels.total()} rows have labels that the model does not have: {examples}")
+        print(*scorer.report(), sep="\n")
     for note, count in predictor.notes.items():
         if count:
             print(f"{count} of {writer.rows} rows {note}")
@@ -166,7 +163,7 @@ class Writer:
         self.rows += len(rows)
         self.predictions += sum(map(bool, results))
 
-    def __exit__(self, kind: type | None, *_):
+    def __exit__(self, kind: type | None, *_: object) -> None:
         if self.file is not None:
             self.file.close()
         if kind is None:
@@ -219,7 +216,7 @@ class Scorer:
 
     def describe(self, label: object) -> str:
         """Return a label that the model does not have in words, with the name that it resembles."""
-        similar = similar_name(label, self.names)
+        similar = similar_name(label, [*self.names, *map(str, range(len(self.names)))])
         return f"{label!r}{f' (write it as {similar!r})' if similar else ''}"
 
     def read(self, rows: list[Row], column: str) -> list:
@@ -249,6 +246,13 @@ class Scorer:
                 self.other_labels[self.describe(label)] += 1
             else:
                 self.pairs[truth, self.prediction(result)] += 1
+
+    def report(self) -> list[str]:
+        """Return the score, or why there is none, and the labels that the model does not have."""
+        lines = [self.score() or f"No score: there are no labels{self.reason}."]
+        if count := self.other_labels.total():
+            lines += [f"{count} rows have labels that the model does not have: {listed([*self.other_labels])}"]
+        return lines
 
     def score(self) -> str | None:
         """Return the score of all rows in words; None without labels."""

@@ -172,6 +172,7 @@ def test_values_stay_as_they_are_in_the_file(tmp_path, content, rows):
     ("name", "content", "message"),
     [
         ("a.json", '{"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 0}}', 'orient="records"'),
+        ("a.json", '{"text": {"0": "a"}}', 'orient="records"'),
         ("a.json", '{"text": ["a", "b"], "label": [1, 0]}', 'orient="records"'),
         ("a.json", '[["a", 1], ["b", 0]]', 'row 1 is a list: .*orient="records"'),
         ("a.jsonl", '{"text": "a"}\n[1]', "row 2 is a list"),

@@ -193,6 +193,7 @@ def test_the_label_column_is_that_of_the_training_or_has_a_usual_name(text_confi
     # A column that happens to hold names of classes is not compared, and neither are other labels.
     assert truths(config, [{"note": "good"}]) == [] == truths(config, [{"label": "other"}, {"label": "good"}])
     assert truths(config, [{"label": "x", "class": "bad"}, {"target": [0.1, 0.5]}]) == ["bad"]
+    assert Scorer(config, [{"label": "1.0"}]).reason.endswith("'1.0' (write it as '1')")
     # Numbers that are names are not numbers of classes.
     assert truths(text_config(id2label={0: "1", 1: "2", 2: "3"}), [{"label": "0"}, {"label": "1"}]) == []
     config.label_column = "gold"
