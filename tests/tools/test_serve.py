@@ -39,6 +39,7 @@ HEADS = {
     "answers": (hf_gmlp.GMLPForQuestionAnswering, {}),
     "causal": (GMLPForCausalLM, {"eos_token_id": None}),
     "choice": (hf_gmlp.GMLPForMultipleChoice, {}),
+    "encoder": (hf_gmlp.GMLPModel, {}),
 }
 
 
@@ -197,7 +198,8 @@ def test_the_command_serves_until_it_is_interrupted(folders):
 
 def test_the_command_names_an_unsupported_model_and_a_used_port(folders, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for kind, message in (("choice", "GMLPForMultipleChoice"), ("masked", "--port")):
+        kinds = {"choice": "GMLPForMultipleChoice", "encoder": "docs/notebooks/search.ipynb", "masked": "--port"}
+        for kind, message in kinds.items():
             with pytest.raises(SystemExit) as stop:
                 main(["serve", str(folders[kind]), "--port", str(server.getsockname()[1])])
             assert stop.value.code == 2 and message in capsys.readouterr().err
