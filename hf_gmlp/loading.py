@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -110,7 +110,11 @@ def reason(name: str | Path, file: str, error: Exception) -> str:
         return f"the folder has no {file}"
     # huggingface_hub takes every name that is not a folder for a repository.
     is_path = any(isinstance(cause, HFValidationError) for cause in causes(error)) and not Path(name).exists()
-    return "there is no such folder" if is_path else hub_reason(error)
+    if is_path:
+        return "there is no such folder"
+    if any(isinstance(cause, LocalEntryNotFoundError) for cause in causes(error)):
+        return "there is no such folder, the cache has neither this name nor this revision, and the Hub is unreachable"
+    return hub_reason(error)
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str) -> None:

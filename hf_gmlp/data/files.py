@@ -86,7 +86,10 @@ def load_data(
     try:
         return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
     except READ_ERRORS as error:
-        raise InputError(f"Cannot load {dataset_name} {dataset_config_name or ''}: {hub_reason(error)}.") from error
+        name, where = f"{dataset_name} {dataset_config_name or ''}".strip(), "there is no such folder, and on the Hub: "
+        raise InputError(
+            f"Cannot load {name}: {'' if Path(dataset_name).exists() else where}{hub_reason(error)}."
+        ) from error
 
 
 def file_kind(paths: Sequence[str | Path]) -> str:
@@ -111,8 +114,7 @@ def read_files(
 
     Args:
         paths: Paths, or patterns such as "data/*.jsonl".
-        text_columns: Columns of JSON files whose numbers become text, also in lists; None for all columns. A column
-            that mixes kinds of values, such as 1 and "1", is text anyway, and so are the cells of csv and tsv files.
+        text_columns: Has no effect, since all values of JSON, csv and tsv files become text, also in lists.
         encoding: That of text, by default UTF-8.
     """
     paths = expand(paths)
@@ -120,9 +122,8 @@ def read_files(
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
         if builder in ("text", "json", "csv"):
-            columns = None if text_columns is None else tuple(text_columns)
             # Streams are split among workers by the lists among their arguments.
-            arguments: dict = {"paths": list(paths), "text_columns": columns, "encoding": encoding}
+            arguments: dict = {"paths": paths, "encoding": encoding}
             first = next(_columns(**arguments), None)
             if first is None:
                 raise InputError(f"{', '.join(paths)} has no rows: pass another file.")
@@ -176,11 +177,9 @@ def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
     return str(folder / "rows.arrow")
 
 
-def _columns(
-    paths: Iterable[str], text_columns: Sequence[str] | None, encoding: str | None
-) -> Iterator[dict[str, list]]:
-    """Yield the rows of `stream_rows` in chunks, as columns, but the documents of a .txt file instead of its lines.
-    Columns of JSON become text if this is asked, or if their values are of different types.
+def _columns(paths: Iterable[str], encoding: str | None) -> Iterator[dict[str, list]]:
+    """Yield the rows of `stream_rows` in chunks, as columns of text: numbers in JSON may stand beside text, and may be
+    written differently in each row. Those of a .txt file are its documents, not its lines.
     """
     names: dict[str, None] = {}
     for path in paths:
@@ -201,7 +200,7 @@ def _columns(
                         types = {*map(type, values)} - {type(None)}
                         if len(types) > 1 and types & {list, dict}:
                             raise ValueError(f"only some rows have lists or objects in the column {name!r}")
-                        if types != {str} and (text_columns is None or name in text_columns or len(types) > 1):
+                        if types != {str}:
                             columns[name] = _as_text(values)
                     yield columns
 
@@ -262,7 +261,7 @@ def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
         builder = FILE_KINDS[kind][0]
         with reading([file_path], kind):
             if builder == "csv":
-                yield from _stream(paths=[file_path], text_columns=(), encoding=encoding)
+                yield from _stream(paths=[file_path], encoding=encoding)
             elif builder == "json":
                 yield from itertools.chain.from_iterable(_json_chunks(file_path, encoding))
             elif builder == "text":
@@ -342,13 +341,13 @@ def _rows_in(value: Any) -> list[dict]:
     """Return the rows of a JSON value that is a complete file: a list of rows, rows under "data", SQuAD's articles, or
     one row.
     """
+    rows: list = []
     if isinstance(value, dict):
-        data = value.get("data")
+        data, types = value.get("data"), {*map(type, value.values())}
         if isinstance(data, list) and all(isinstance(row, dict) for row in data):
             value = data
-        elif {*map(type, value.values())} in ({list}, {dict}) and max(map(len, value.values())) > 1:
+        elif types == {dict} or (types == {list} and max(map(len, value.values())) > 1):
             raise ValueError('it has columns, not rows: write it with pandas\' to_json(orient="records")')
-    rows: list = []
     for row in value if isinstance(value, list) else [value]:
         paragraphs = row.get("paragraphs") if isinstance(row, dict) else None
         if isinstance(paragraphs, list) and all(isinstance(part, dict) and "qas" in part for part in paragraphs):

@@ -28,13 +28,23 @@ SPLITS = {
 
 
 def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Return the images in a folder and its subfolders, relative to it and sorted, and the number of other files by
-    their extension. Hidden files and folders of operating systems are ignored.
+    """Return the images in a folder and its subfolders, relative to it and sorted, and the numbers of other files by
+    their extension, of empty folders, and of links to folders that were read already. Hidden files and folders of
+    operating systems are ignored.
     """
-    images, left_out = [], Counter[str]()
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in SYSTEM_FOLDERS]
-        for path in (Path(parent, name).relative_to(folder) for name in files if not name.startswith(".")):
+    images, left_out, root = [], Counter[str](), os.path.realpath(folder)
+    own, seen = {parent for parent, *_ in os.walk(root)}, set[str]()
+    for parent, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen or (real in own and real != parent):
+            left_out["links to a folder that is read already"] += 1
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SYSTEM_FOLDERS)
+        if not folders and not files:
+            left_out[f"empty folder ({Path(parent).name})"] += 1
+        for path in (Path(parent, name).relative_to(root) for name in files if not name.startswith(".")):
             if path.suffix.lower() in IMAGE_ENDINGS:
                 images.append(path)
             else:

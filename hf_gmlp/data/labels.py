@@ -1,14 +1,15 @@
 """Labels of texts and images: read from a column, converted to class ids, held out by class, written into a config."""
 
+import ast
+import json
 import logging
-import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 from datasets import ClassLabel, Dataset, Value
 from transformers import PreTrainedConfig
 
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 # The values of a config's `problem_type`: a number, one class, or any number of classes per row.
 REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "multi_label_classification"
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# The square of a larger error is infinite in float32.
+LARGEST_NUMBER = 1e18
 
 
 class Labels(NamedTuple):
@@ -56,7 +59,7 @@ def number_labels(
     """
     values = {}
     for split, dataset in splits.items():
-        check_columns(dataset, split, [*columns, *([] if split.startswith("test") else [label_column])])
+        check_columns(dataset, split, columns, None if split.startswith("test") else label_column)
         if label_column in dataset.column_names:
             values[split] = read_labels(dataset, label_column, (labels and labels.names) or ())
     if labels is None:
@@ -76,19 +79,26 @@ def number_labels(
             # A new column is needed, since `map` may convert ids in a column of strings back to strings.
             results[split] = results[split].add_column("labels", ids)
             logger.info("Labels of the %s data, column %r: %s", split, label_column, count_labels(ids, labels))
+            if split == "train" and labels.problem_type == ONE_CLASS and len(dataset) == len(labels.names or ()):
+                logger.warning("Every row has a class of its own: is the column %r the label?", label_column)
     return results, labels
 
 
-def check_columns(dataset: Dataset, split: str, columns: Sequence[str]) -> None:
-    """Raise an InputError if there are no rows, or a column is missing or lacks a value."""
+def check_columns(dataset: Dataset, split: str, columns: Iterable[str], label_column: str | None = None) -> None:
+    """Raise an InputError if there are no rows, or a column is missing or one of `columns` lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")
-    for column in columns:
+    for column in [*columns, *([label_column] if label_column else [])]:
         if column not in dataset.column_names:
-            columns = ", ".join(dataset.column_names)
-            raise InputError(f"The {split} data have no column {column!r}: name yours, one of {columns}, with a flag.")
+            names = dataset.column_names
+            advice = f"name yours, one of {', '.join(names)}, with a flag"
+            scalars = [name for name in names if isinstance(dataset.features[name], Value)]
+            bits = [name for name in scalars if {*map(str, dataset[name])} == {"0", "1"}]
+            if len(bits) > 1 and column == label_column:
+                advice += f'; or write the classes {listed(bits)} as one column of lists, such as ["{bits[0]}"]'
+            raise InputError(f"The {split} data have no column {column!r}: {advice}.")
         empty = dataset.data.column(column).is_null().index(True).as_py()
-        if empty >= 0:
+        if empty >= 0 and column != label_column:
             raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
 
 
@@ -123,10 +133,31 @@ def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names
         # "None" and "NA" may be names.
         return None if text.lower() in ("", "nan", "null") else by_number.get(text, text)
 
-    # pandas writes lists to a csv file as Python does.
-    if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
-        values = [yaml.load(value, yaml.BaseLoader) for value in values]
+    cells = {value: _cell_list(value) for value in values if isinstance(value, str) and name(value) is not None}
+    if cells and None not in cells.values():
+        values = [cells.get(value) if isinstance(value, str) else value for value in values]
+    lists = [value for value in values if isinstance(value, list)]
+    items, sizes = {str(item) for value in lists for item in value}, {*map(len, lists)}
+    is_vector = len(sizes) == 1 and max(sizes) > 1 and not feature_names and len(class_names) in (0, *sizes)
+    if is_vector and items <= {"0", "1", "0.0", "1.0"}:
+        logger.info("Each label is a list of %d zeros and ones: the classes are its positions, from 0", *sizes)
+        positions = [[number for number, item in enumerate(value or ()) if float(item)] for value in values]
+        values = [new if isinstance(value, list) else value for new, value in zip(positions, values)]
     return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
+
+
+def _cell_list(cell: str) -> list | None:
+    """Return the list in a cell of a csv file, in JSON or as Python writes it, such as "['joy', 'love']", or None."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            items = parse(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        # numpy writes ['a' 'b'], which for Python is ['ab'].
+        is_exact = parse is json.loads or "".join(repr(items).split()) == "".join(cell.split())
+        if isinstance(items, list) and is_exact and all(isinstance(item, str | int | float) for item in items):
+            return items
+    return None
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
@@ -143,6 +174,11 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
         return Labels(list(feature.names), problem_type)
     names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
     are_numbers = all(map(NUMBER.fullmatch, names))
+    if are_numbers and problem_type == CLASSES and any(float(name) % 1 for name in names):
+        raise InputError(
+            f"The labels are lists of fractions, such as {names[0]}: write the probabilities of a row as an object "
+            'with the names of the classes, such as {"no": 0.2, "yes": 0.8}.'
+        )
     if do_regression is None and problem_type == ONE_CLASS and names:
         others = [name for name in names if not NUMBER.fullmatch(name)]
         # A decimal comma, or a few rows such as "n/a", would make classes of numbers.
@@ -151,6 +187,8 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
             raise InputError(f"The labels are numbers, except for {listed(others)}: --do_regression false for classes.")
         do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
     if do_regression:
+        if len(names) == 1:
+            raise InputError(f"All rows have the number {names[0]}, from which nothing can be learned: add other rows.")
         return Labels(None, REGRESSION)
     return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
@@ -162,9 +200,9 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
     """
     ids: dict[Any, int] = {name: number for number, name in enumerate(labels.names or [])}
 
-    def convert(value: Any) -> float | list[float]:
+    def convert(value: Any) -> Any:
         if labels.problem_type == REGRESSION:
-            return float(value) if math.isfinite(float(value)) else ids[value]
+            return float(value) if abs(float(value)) < LARGEST_NUMBER else ids[value]
         if isinstance(value, dict) and split == "train":
             # `datasets` adds the names that only other rows have, with None.
             row = [float(value.get(name) or 0) for name in ids]
@@ -177,14 +215,32 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
         # A text in place of a list has no id.
         return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
 
+    if missing := [row for row, value in enumerate(values, start=1) if value is None]:
+        raise InputError(
+            f"{len(missing)} of {len(values)} rows of the {split} data, such as row {missing[0]}, have no label in the "
+            f"column {column!r} (null, nan and empty cells are missing labels): label these rows, or leave them out."
+        )
     result = []
     for row, value in enumerate(values, start=1):
         try:
             result.append(convert(value))
         except (KeyError, TypeError, ValueError) as error:
-            value = "no label" if value is None else f"{value!r}, which is not {labels},"
-            raise InputError(f"Row {row} of the {split} data has {value} in the column {column!r}.") from error
+            expected = f"a number below {LARGEST_NUMBER:g}" if labels.problem_type == REGRESSION else labels
+            similar = similar_name(value, labels.names or ())
+            raise InputError(
+                f"Row {row} of the {split} data has {value!r}, which is not {expected}, in the column {column!r}"
+                f"{f': write it as {similar!r}' if similar else ''}."
+            ) from error
     return result
+
+
+def similar_name(label: object, names: Iterable[str]) -> str | None:
+    """Return the name that differs from a label only in upper case, Unicode form or as numbers are written, if any."""
+
+    def form(text: str) -> str | float:
+        return float(text) if NUMBER.fullmatch(text) else unicodedata.normalize("NFKC", text).casefold()
+
+    return next((name for name in names if isinstance(label, str) and form(name) == form(label)), None)
 
 
 def count_labels(ids: list, labels: Labels) -> str:

@@ -31,7 +31,12 @@ def check_question(row: dict, where: str, split: str) -> dict:
     """
     name = f"question {row.get('id', row.get('question'))!r} in {where}"
     for field in TEXT:
-        value = row.get(field)
+        if field not in row:
+            fields = ", ".join(row)
+            raise InputError(
+                f"The {name} has no text in the field {field!r}, since it has only {fields}: rename a field."
+            )
+        value = row[field]
         if not isinstance(value, str | int if field == "id" else str) or not str(value).strip():
             raise InputError(f"The {name} has no text in the field {field!r}: correct it, or remove the question.")
     answers = row.get("answers")

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from scipy.special import expit, softmax
 from tqdm import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
 from ..data.files import stream_rows
 from ..data.images import find_images
-from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names
+from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names, similar_name
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
 from ..errors import InputError, listed
 from ..loading import (
@@ -31,6 +33,7 @@ from ..loading import (
 )
 from ..metrics.calibration import accuracy_in_words, correlation_in_words
 from ..tokenizer import padding_for, text_length
+from . import EMBEDDINGS
 from .question_answering import QuestionAnswerer
 
 # Rows that are read, sorted by length, predicted and written together.
@@ -53,6 +56,7 @@ def predict(
     batch_size: int = 32,
     max_seq_length: int | None = None,
     version_2_with_negative: bool = False,
+    encoding: str | None = None,
 ) -> None:
     """Write the rows of a file, or of a folder of pictures, to a csv or jsonl file, with the `top_k` best classes or
     answers of each row and their probabilities. If there are labels, print the score. Texts are classified by their
@@ -66,7 +70,8 @@ def predict(
     is_new = target.suffix in FORMATS and not target.is_dir() and target != Path(data).resolve()
     if not (is_new and os.access(target.parent, os.W_OK)):
         raise InputError(f"--output {output} must be a new {' or '.join(FORMATS)} file in a folder you may write to.")
-    task = ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
+    architecture = (open_config(model).architectures or [""])[0]
+    task = architecture.partition("For")[2]
     is_text = task == "SequenceClassification"
     if min(top_k, batch_size) < 1 or (max_seq_length is not None and (max_seq_length < 5 or not is_text)):
         raise InputError("--top_k and --batch_size must be at least 1, and --max_seq_length, for texts, at least 5.")
@@ -75,10 +80,13 @@ def predict(
         answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
         options: dict[str, Any] = {"handle_impossible_answer": version_2_with_negative, "batch_size": batch_size}
         results = partial(answer, answerer, top_k=top_k, **options)
-        predictor, rows = Predictor(question_inputs, results, top_k, batch_size), chunks(stream_rows(data), CHUNK)
+        predictor = Predictor(question_inputs, results, top_k, batch_size)
+        rows = chunks(stream_rows(data, encoding), CHUNK)
     elif is_text or task == "ImageClassification":
         columns, runnable = (text_column_names, label_column_name), open_runnable(model, task)
-        predictor, scorer, rows = open_classifier(runnable, model, data, *columns, max_seq_length, batch_size)
+        predictor, scorer, rows = open_classifier(runnable, model, data, *columns, max_seq_length, batch_size, encoding)
+    elif architecture.endswith("Model"):
+        raise InputError(f"{model} {EMBEDDINGS}")
     else:
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
     ranks, has_probabilities = min(top_k, predictor.most_results), scorer is None or scorer.problem_type != REGRESSION
@@ -94,10 +102,7 @@ def predict(
             raise InputError(f"No row of {data} can be predicted: all rows {reason}.")
     print(f"{writer.predictions} predictions are in {output}")
     if scorer is not None:
-        print(scorer.score() or "No score: there are no labels.")
-        if scorer.other_labels:
-            examples = listed([*scorer.other_labels])
-            print(f"{scorer.other_labels.total()} rows have labels that the model does not have: {examples}")
+        print(*scorer.report(), sep="\n")
     for note, count in predictor.notes.items():
         if count:
             print(f"{count} of {writer.rows} rows {note}")
@@ -123,34 +128,42 @@ class Writer:
     def __enter__(self) -> "Writer":
         return self
 
-    def open(self, rows: list[Row]) -> None:
-        """Open the file for rows with the columns of these."""
-        if taken := [name for name in self.results if name in rows[0]]:
-            raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
-        self.columns = [*rows[0], *self.results]
+    def open(self, columns: list[str]) -> None:
+        """Open the file for rows with these columns. Rows that are in a csv file already get empty cells."""
+        self.columns, older = columns, self.partial.with_suffix(".older")
+        if self.file is not None:
+            self.file.close()
+            os.replace(self.partial, older)
         self.file = open(self.partial, "w", encoding="utf-8", newline="")
         if self.path.suffix == ".csv":
-            csv.writer(self.file, lineterminator="\n").writerow(self.columns)
+            self.table = csv.DictWriter(self.file, [*columns, *self.results], lineterminator="\n")
+            self.table.writeheader()
+        if older.exists():
+            # By default, a cell may have at most 131,072 characters.
+            csv.field_size_limit(2**31 - 1)
+            with open(older, encoding="utf-8", newline="") as file:
+                self.table.writerows(csv.DictReader(file))
+            older.unlink()
 
     def write(self, rows: list[Row], results: list[Results]) -> None:
-        if self.file is None:
-            self.open(rows)
+        columns = list(dict.fromkeys(chain(self.columns, *rows)))
+        if taken := [name for name in self.results if name in columns]:
+            raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
+        if self.file is None or (columns != self.columns and self.path.suffix == ".csv"):
+            self.open(columns)
         records = []
         for row, result in zip(rows, results):
             values = (round(value, 4) if isinstance(value, float) else value for value in chain(*result, repeat(None)))
             records.append(row | dict(zip(self.results, values)))
-        if other := next((name for row in records for name in row if name not in self.columns), None):
-            raise InputError(f"A row after the first {self.rows} has a field {other!r}, which the first ones lack.")
         if self.path.suffix == ".jsonl":
             self.file.writelines(as_json(row) + "\n" for row in records)
         else:
-            table = csv.DictWriter(self.file, self.columns, lineterminator="\n")
             for row in records:
-                table.writerow({name: as_json(x) if isinstance(x, list | dict) else x for name, x in row.items()})
+                self.table.writerow({name: as_json(x) if isinstance(x, list | dict) else x for name, x in row.items()})
         self.rows += len(rows)
         self.predictions += sum(map(bool, results))
 
-    def __exit__(self, kind: type | None, *_) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         if self.file is not None:
             self.file.close()
         if kind is None:
@@ -184,19 +197,27 @@ class Scorer:
         self.problem_type = config.problem_type or (REGRESSION if len(self.names) == 1 else ONE_CLASS)
         # Numbers of rows by what the label says and what the model predicts.
         self.pairs = Counter[tuple]()
-        self.other_labels, self.column = Counter[str](), None
-        trained = getattr(config, "label_column", None)
-        for name in [asked] if asked else [trained] if trained in rows[0] else usual:
+        self.other_labels, self.column, self.reason = Counter[str](), None, ""
+        columns, trained = dict.fromkeys(chain(*rows)), str(getattr(config, "label_column", None))
+        for name in [asked] if asked else [trained] if trained in columns else usual:
             labels = [label for label in self.read(rows, name) if label is not None]
-            known = [label for label in labels if self.truth(label) is not None]
-            if known and (name in (asked, trained) or len(known) == len(labels)):
-                self.column = name
+            other = [label for label in labels if self.truth(label) is None]
+            if len(other) < len(labels) and (name in (asked, trained) or not other):
+                self.column, self.reason = name, ""
                 return
+            if other and not self.reason:
+                examples = listed([*dict.fromkeys(map(self.describe, other))])
+                self.reason = f" of the model ({listed(self.names)}) in the column {name!r}, but {examples}"
         if asked:
             raise InputError(
-                f"The column {asked!r} has no label of the model, such as {listed(self.names)}: pass another "
-                f"--label_column_name, one of {', '.join(rows[0])}."
+                f"The column {asked!r} has no label{self.reason or ' of the model'}: pass another --label_column_name, "
+                f"one of {', '.join(columns)}."
             )
+
+    def describe(self, label: object) -> str:
+        """Return a label that the model does not have in words, with the name that it resembles."""
+        similar = similar_name(label, [*self.names, *map(str, range(len(self.names)))])
+        return f"{label!r}{f' (write it as {similar!r})' if similar else ''}"
 
     def read(self, rows: list[Row], column: str) -> list:
         numbered = [] if self.problem_type == REGRESSION else self.names
@@ -222,25 +243,38 @@ class Scorer:
                 continue
             truth = self.truth(label)
             if truth is None:
-                self.other_labels[repr(label)] += 1
+                self.other_labels[self.describe(label)] += 1
             else:
                 self.pairs[truth, self.prediction(result)] += 1
 
+    def report(self) -> list[str]:
+        """Return the score, or why there is none, and the labels that the model does not have."""
+        lines = [self.score() or f"No score: there are no labels{self.reason}."]
+        if count := self.other_labels.total():
+            lines += [f"{count} rows have labels that the model does not have: {listed([*self.other_labels])}"]
+        return lines
+
     def score(self) -> str | None:
         """Return the score of all rows in words; None without labels."""
-        rows = self.pairs.total()
-        if rows < (4 if self.problem_type == REGRESSION else 1):
+        rows, is_number = self.pairs.total(), self.problem_type == REGRESSION
+        if rows and is_number and (rows < 4 or min(len({*side}) for side in zip(*self.pairs)) < 2):
+            self.reason = " and predictions of four or more rows with different numbers"
+        if not rows or self.reason:
             return None
         right = sum(count for (truth, prediction), count in self.pairs.items() if truth == prediction)
-        words = f"Accuracy {accuracy_in_words(right, rows)}"
-        if self.problem_type == REGRESSION:
+        words, most = f"Accuracy {accuracy_in_words(right, rows)}", ""
+        if is_number:
             truths, predictions = np.array([*self.pairs.elements()]).T
             words = f"Pearson's correlation {correlation_in_words(predictions, truths)}"
         elif self.problem_type == CLASSES:
             both = sum(count * len(x & y) for (x, y), count in self.pairs.items())
             total = sum(count * (len(x) + len(y)) for (x, y), count in self.pairs.items())
             words = f"F1 {2 * both / max(total, 1):.4f} of all classes; {words} with all classes right"
-        return f"{words}, by the column {self.column!r}"
+        else:
+            truths = Counter(truth for truth, _ in self.pairs.elements())
+            ((name, count),) = truths.most_common(1)
+            most = f"; always {name!r}, the most frequent class, would have {count / rows:.3f}"
+        return f"{words}, by the column {self.column!r}{most}"
 
 
 @dataclass
@@ -278,6 +312,7 @@ def open_classifier(
     label_column: str | None = None,
     length: int | None = None,
     batch_size: int = 32,
+    encoding: str | None = None,
 ) -> tuple[Predictor, Scorer, Iterator[list[Row]]]:
     """Return the predictor and the scorer of a classifier for a file of texts or a folder of pictures, and the rows of
     the data in chunks."""
@@ -285,24 +320,18 @@ def open_classifier(
     if is_folder != (model.main_input_name == "pixel_values"):
         kind = "a file of texts" if is_folder else "a folder of pictures"
         raise InputError(f"{checkpoint} classifies {kind}, which {data} is not: pass another model or other data.")
-    parts = chunks(read_pictures(data) if is_folder else stream_rows(data), CHUNK)
+    parts = chunks(read_pictures(data) if is_folder else stream_rows(data, encoding), CHUNK)
     if (first := next(parts, None)) is None:
         raise InputError(f"There are no rows, or no pictures, in {data}.")
     scorer = Scorer(model.config, first, label_column, ("folder",) if is_folder else LABEL_COLUMNS)
     if is_folder:
         inputs: Callable = partial(picture_inputs, folder=data)
-        options: dict[str, Any] = {"image_processor": open_image_processor(checkpoint)}
+        processor: Any = open_image_processor(checkpoint)
+        classify: Any = pipeline("image-classification", model, image_processor=processor, batch_size=batch_size)
+        results: Callable = partial(picture_results, partial(classify, top_k=len(scorer.names)))
     else:
-        inputs, options = open_texts(model, checkpoint, [*first[0]], text_columns, scorer.column, length)
-    options |= {"task": f"{'image' if is_folder else 'text'}-classification", "batch_size": batch_size}
-    is_number = scorer.problem_type == REGRESSION
-    function = "none" if is_number else None
-    classify: Any = pipeline(model=model, top_k=len(scorer.names), function_to_apply=function, **options)
-
-    def results(inputs: list) -> list[Results]:
-        answers = classify(inputs)
-        return [[(f"{x['score']:.9g}",) if is_number else (x["label"], x["score"]) for x in row] for row in answers]
-
+        names = list(dict.fromkeys(chain(*first)))
+        inputs, results = open_texts(model, checkpoint, names, text_columns, scorer, length)
     return Predictor(inputs, results, len(scorer.names), batch_size), scorer, chain([first], parts)
 
 
@@ -311,44 +340,64 @@ def open_texts(
     checkpoint: str,
     names: list[str],
     text_columns: Sequence[str] | None,
-    label_column: str | None,
+    scorer: Scorer,
     length: int | None,
-) -> tuple[Callable, dict[str, Any]]:
-    """Return the inputs of a `Predictor` for texts in columns of these `names`, and options of the pipeline. Without
-    `text_columns`, the columns are those of the training, if the rows have them or only one column."""
+) -> tuple[Callable, Callable]:
+    """Return the inputs and results of a `Predictor` for texts in columns of these `names`. Without `text_columns`, the
+    columns are those of the training, if the rows have them or only one column."""
     check_text_columns(text_columns or [])
     tokenizer, n = open_tokenizer(checkpoint), getattr(model.config, "max_position_embeddings", None)
     check_vocabulary(model.config, tokenizer, checkpoint)
-    cut: dict[str, Any] = {"truncation": True, "max_length": length or text_length(model.config, tokenizer)}
-    if n is not None and cut["max_length"] > n:
+    if tokenizer.pad_token is None:
+        raise InputError(f"The tokenizer of {checkpoint} has no padding token: copy its tokenizer_config.json, too.")
+    longest = length or text_length(model.config, tokenizer)
+    if n is not None and longest > n:
         if not getattr(model.config, "toeplitz", False) or program_of(checkpoint):
             raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
-        extend_context(model, tokenizer, cut["max_length"])
-    label, trained = label_column or find_label_column(names), getattr(model.config, "text_columns", None) or ()
+        extend_context(model, tokenizer, longest)
+    label, trained = scorer.column or find_label_column(names), getattr(model.config, "text_columns", None) or ()
     others = [name for name in names if name not in ("id", "idx", label)]
+    if len(trained) == 1 < len(text_columns or ()):
+        raise InputError(f"{checkpoint} classifies single texts, not pairs: pass one column to --text_column_names.")
     if not {*trained} <= {*names} and len(trained) == len(others) == 1:
         trained = others
     columns = find_text_columns(names, label if label in names else None, text_columns or trained)
     tqdm.write(f"Texts: {' and '.join(columns)}")
-    inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, **cut)
-    return inputs, {"tokenizer": tokenizer, "padding": padding_for(model.config), **cut}
+    inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, longest=longest)
+    padding: dict[str, Any] = {"padding": padding_for(model.config), "max_length": longest}
+    return inputs, partial(text_results, model=model, tokenizer=tokenizer, scorer=scorer, **padding)
+
+
+@torch.inference_mode()
+def text_results(
+    inputs: list, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scorer: Scorer, **padding: Any
+) -> list[Results]:
+    """Return the results of tokenized texts."""
+    logits = (
+        model(**tokenizer.pad(inputs, return_tensors="pt", **padding).to(model.device)).logits.float().cpu().numpy()
+    )
+    if scorer.problem_type == REGRESSION:
+        return [[(f"{number:.9g}",)] for (number,) in logits]
+    scores = expit(logits) if scorer.problem_type == CLASSES else softmax(logits, axis=1)
+    ranks = np.argsort(-scores, axis=1, kind="stable")
+    return [[(scorer.names[i], float(row[i])) for i in ranked] for row, ranked in zip(scores, ranks)]
 
 
 def text_inputs(
-    rows: list[Row], notes: Counter[str], *, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase, **cut: Any
-) -> Iterator[tuple[int, dict[str, str]]]:
+    rows: list[Row], notes: Counter[str], *, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int
+) -> Iterator[tuple[int, dict[str, list[int]]]]:
     texts = [["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows]
     filled = [number for number, parts in enumerate(texts) if all(map(str.strip, parts))]
     notes["have no text"] += len(rows) - len(filled)
     if filled:
         parts = [list(column) for column in zip(*(texts[number] for number in filled))]
-        lengths = dict(zip(filled, map(len, tokenizer(*parts, verbose=False, **cut)["input_ids"])))
-        longest = cut["max_length"]
+        encoded = tokenizer(*parts, verbose=False, truncation=True, max_length=longest)
+        lengths = [len(ids) for ids in encoded["input_ids"]]
         note = f"have {longest} tokens or more, of which the first {longest} are used (--max_seq_length)"
-        notes[note] += sum(length >= longest for length in lengths.values())
+        notes[note] += sum(length >= longest for length in lengths)
         # Batches of similar length need little padding.
-        for number in sorted(filled, key=lengths.__getitem__, reverse=True):
-            yield number, dict(zip(("text", "text_pair"), texts[number]))
+        for index in sorted(range(len(filled)), key=lengths.__getitem__, reverse=True):
+            yield filled[index], {name: column[index] for name, column in encoded.items()}
 
 
 def read_pictures(folder: str) -> list[Row]:
@@ -371,7 +420,14 @@ def picture_inputs(rows: list[Row], notes: Counter[str], *, folder: str) -> Iter
             notes["cannot be read as pictures"] += 1
 
 
+def picture_results(classify: Callable, inputs: list) -> list[Results]:
+    return [[(answer["label"], answer["score"]) for answer in row] for row in classify(inputs)]
+
+
 def question_inputs(rows: list[Row], notes: Counter[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+    names = dict.fromkeys(chain(*rows))
+    if not {"question", "context"} <= names.keys():
+        raise InputError(f"Questions need the columns question and context: the columns are {', '.join(names)}.")
     for number, row in enumerate(rows):
         question, context = (str(row.get(name) or "") for name in ("question", "context"))
         if question.strip() and context.strip():

@@ -2,16 +2,19 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, pipeline
+from yaml import YAMLError
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
 from ..processor import decode_image
 from ..tokenizer import open_ended, text_length
+from . import EMBEDDINGS
 from .question_answering import QuestionAnswerer
 
 # gradio reads these variables when it is imported.
@@ -49,6 +52,8 @@ def make_page(checkpoint: str) -> gr.Blocks:
     pages = {"MaskedLM": fill_masks, "SequenceClassification": classify_text, "QuestionAnswering": answer_questions}
     pages |= {"ImageClassification": classify_images, "CausalLM": continue_text}
     head = next((head for head in pages if name.endswith(head)), None)
+    if name.endswith("Model"):
+        raise InputError(f"{checkpoint} {EMBEDDINGS}")
     if head is None:
         raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
     model = open_runnable(checkpoint, head)
@@ -60,19 +65,28 @@ def make_page(checkpoint: str) -> gr.Blocks:
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 
+def card(checkpoint: str) -> ModelCard | None:
+    """Return the model card; None if there is none, or it cannot be read, since a page does not need it."""
+    with suppress(OSError, ValueError, YAMLError):
+        return ModelCard.load(Path(checkpoint, "README.md"))
+    return None
+
+
 def description(checkpoint: str) -> str:
     """Return the first sentence of the model card's text, "" without a card."""
-    path = Path(checkpoint, "README.md")
-    text = ModelCard.load(path).text if path.is_file() else ""
+    text = getattr(card(checkpoint), "text", "")
     sentence = re.search(r"^# .*\n\s*([^#\s][^.]*(\.\S[^.]*)*\.)", text, re.MULTILINE)
     return " ".join(sentence[1].split()) if sentence else ""
 
 
 def examples_of(checkpoint: str) -> list[list[str]] | None:
     """Return the texts or pictures of the model card's `widget`, as the Hub shows them; None if it has none."""
-    path = Path(checkpoint, "README.md")
-    widget = ModelCard.load(path).data.get("widget") if path.is_file() else None
-    return [[row.get("text") or str(Path(checkpoint, row["src"]))] for row in widget] if widget else None
+    data = getattr(card(checkpoint), "data", {})
+    widget = data.get("widget")
+    rows = [row for row in widget if isinstance(row, dict)] if isinstance(widget, list) else []
+    pictures = [Path(checkpoint, row["src"]) for row in rows if isinstance(row.get("src"), str)]
+    texts = [row["text"] for row in rows if isinstance(row.get("text"), str)]
+    return [[text] for text in texts or [str(path) for path in pictures if path.is_file()]] or None
 
 
 def need_input(value: str | None) -> None:

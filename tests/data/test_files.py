@@ -91,15 +91,14 @@ def test_a_format_of_datasets_is_one_line(tmp_path, options, monkeypatch):
 def test_missing_data_are_refused(tmp_path):
     with pytest.raises(InputError, match="--dataset_name"):
         load_data()
-    with pytest.raises(InputError, match="none en"):
+    with pytest.raises(InputError, match="none en: there is no such folder, and on the Hub: "):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
 
 
-def read(path, access, **options):
+def read(path, access):
     """Return the rows that training and predict read, the latter as text."""
-    options = {"text_columns": None} | options
-    trained = read_files([path], access=access, **options).to_list()
-    assert list(read_files([path], streaming=True, **options)) == trained
+    trained = read_files([path], access=access).to_list()
+    assert list(read_files([path], streaming=True)) == trained
     return trained, [as_text(row) for row in stream_rows(str(path))]
 
 
@@ -173,6 +172,7 @@ def test_values_stay_as_they_are_in_the_file(tmp_path, content, rows):
     ("name", "content", "message"),
     [
         ("a.json", '{"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 0}}', 'orient="records"'),
+        ("a.json", '{"text": {"0": "a"}}', 'orient="records"'),
         ("a.json", '{"text": ["a", "b"], "label": [1, 0]}', 'orient="records"'),
         ("a.json", '[["a", 1], ["b", 0]]', 'row 1 is a list: .*orient="records"'),
         ("a.jsonl", '{"text": "a"}\n[1]', "row 2 is a list"),
@@ -191,7 +191,7 @@ def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content
 
 def test_later_rows_of_a_long_file_may_have_other_columns(tmp_path, options, monkeypatch):
     monkeypatch.setattr("hf_gmlp.data.files.CHUNK_CHARACTERS", 20)
-    rows = [{"text": f"t{number}"} | ({"extra": [number]} if number > 6 else {}) for number in range(9)]
+    rows = [{"text": f"t{number}"} | ({"extra": [str(number)]} if number > 6 else {}) for number in range(9)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     read_rows = list(read_files([tmp_path / "a.jsonl"], **options))
     assert [{name: value for name, value in row.items() if value is not None} for row in read_rows] == rows

@@ -12,7 +12,7 @@ from torchvision.transforms.functional import rotate
 from transformers import ViTImageProcessor
 
 from hf_gmlp.data.files import Access
-from hf_gmlp.data.images import load_images
+from hf_gmlp.data.images import find_images, load_images
 from hf_gmlp.data.labels import ONE_CLASS, Labels
 from hf_gmlp.data.source import Source
 from hf_gmlp.errors import InputError
@@ -81,6 +81,23 @@ def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
     data = loaded(**options, image_column="img")
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
     refused("'image'.* img, label", **options)
+
+
+def test_folders_are_read_once_whatever_links_to_them(folder, tmp_path):
+    shutil.move(folder / "boat", tmp_path / "boats")
+    for name, target in (
+        ("boat", tmp_path / "boats"),
+        ("again", tmp_path / "boats"),
+        ("apple/all", folder),
+        ("apple/c", folder / "cloud"),
+    ):
+        (folder / name).symlink_to(target)
+    (folder / "empty").mkdir()
+    images, left_out = find_images(folder)
+    assert [str(path) for path in images] == [
+        f"{name}/{i}.jpg" for name in ("again", "apple", "cloud") for i in range(4)
+    ]
+    assert left_out == {"links to a folder that is read already": 3, "empty folder (empty)": 1}
 
 
 def test_validation_images_are_held_out_or_passed(folder):

@@ -24,6 +24,8 @@ HEAD = "ForSequenceClassification"
 SEVERAL = Labels(["a", "b", "c"], CLASSES)
 AB = Labels(["a", "b"], ONE_CLASS)
 NUMBERS = Labels(None, REGRESSION)
+# These are not lists in JSON or as Python writes them.
+LISTS = ["bug", "@a", "!high", "%x", "a]", "*y", "'it's'", "'a' 'b'", "area: bug", "0 1 0", "{'a': 1}"]
 
 
 def read(labels):
@@ -49,6 +51,14 @@ def find(labels, feature=None, **options):
         ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
         # pandas writes lists to csv in this form.
         (["['joy', 'love']", "[]", "['joy']"], Labels(["joy", "love"], CLASSES)),
+        (['["it\'s"]', "", "[\"it's\", 'b']"], Labels(["b", "it's"], CLASSES)),
+        ([f"[{label}]" for label in LISTS], Labels(sorted(f"[{label}]" for label in LISTS), ONE_CLASS)),
+        (["['a', 'b']", "['a']", "plain"], Labels(["['a', 'b']", "['a']", "plain"], ONE_CLASS)),
+        # Vectors of zeros and ones, whose classes are the positions.
+        ([[0, 1, 1], [1, 0, 0]], Labels(["0", "1", "2"], CLASSES)),
+        (["[0, 1, 0]", "[1, 0, 1]"], Labels(["0", "1", "2"], CLASSES)),
+        ([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], Labels(["0", "1"], CLASSES)),
+        ([[0, 1], [1], [0]], Labels(["0", "1"], CLASSES)),
     ],
 )
 def test_labels_are_inferred_from_a_column(labels, expected):
@@ -65,8 +75,8 @@ def test_a_flag_or_feature_determines_the_labels():
 
 def test_a_missing_label_is_not_a_class():
     assert find(["a", None, " ", "NaN", "b"]) == AB
-    with pytest.raises(InputError, match="Row 2 .* no label"):
-        label_ids(read(["a", " ", "b"]), AB, "train")
+    with pytest.raises(InputError, match="2 of 4 rows of the train data, such as row 2, have no label .*null"):
+        label_ids(read(["a", " ", None, "b"]), AB, "train")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,25 @@ def test_a_missing_label_is_not_a_class():
 )
 def test_labels_are_converted_to_ids(values, labels, expected):
     assert label_ids(read(values), labels, "train") == expected
+
+
+def test_vectors_are_class_ids_of_features_and_numbers_of_named_classes(caplog):
+    assert find([[0, 1], [1, 0]], List(ClassLabel(names=["z", "a", "b"]))) == Labels(["z", "a", "b"], CLASSES)
+    with caplog.at_level("INFO"):
+        assert label_names([[0, 1, 1], [0, 0, 0]], ["a", "b", "c"]) == [["b", "c"], []]
+    assert "list of 3 zeros and ones: the classes are its positions" in caplog.text
+    with pytest.raises(InputError, match="lists of fractions, such as 0.0: .*object"):
+        find([[0.2, 0.8], [1.0, 0.0]])
+
+
+def test_columns_that_cannot_be_labels_are_named(caplog):
+    rows = Dataset.from_dict({"text": ["a", "b"], "bug": [0, 1], "ui": ["1", "0"]})
+    with pytest.raises(InputError, match=r'no column .label.: .* bug, ui as one column of lists, such as \["bug"\]'):
+        number_labels({"train": rows}, {"text": "text"}, "label", trained=None, train=True)
+    number_labels({"train": rows}, {"bug": "text"}, "text", trained=None, train=True)
+    assert "Every row has a class of its own: is the column 'text' the label?" in caplog.text
+    with pytest.raises(InputError, match="All rows have the number 1.5"):
+        find(["1.5", "1.5"])
 
 
 def test_class_numbers_are_accepted_as_labels():
@@ -103,6 +132,9 @@ def test_class_numbers_are_accepted_as_labels():
         (["inf"], NUMBERS, "'inf', which is not a number"),
         (["a"], SEVERAL, "which is not any of"),
         ([["a"]], AB, "not one of"),
+        (["1e300"], NUMBERS, "'1e300', which is not a number below 1e"),
+        (["A"], AB, "'A', .*: write it as 'a'"),
+        (["1.0"], Labels(["0", "1"], ONE_CLASS), "'1.0', .*: write it as '1'"),
         # Only training data may have probabilities.
         ([{"a": 1.0}], AB, "not one of"),
     ],

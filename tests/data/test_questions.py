@@ -61,7 +61,10 @@ START = ANSWERS["answer_start"][0]
     [
         (" \n", "no validation questions"),
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read as json: "),
-        ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, "no text in the field 'id'"),
+        (
+            {"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]},
+            "no text in the field 'id', since it has only title",
+        ),
         ([ROW | {"answers": {"text": ["a"], "answer_start": []}}], "0-0-name' .* needs 'answers', each with"),
         ([ROW | {"answers": [{"text": 5, "answer_start": 0}]}], "0-0-name' .* needs 'answers', each with"),
         ([ROW | {"context": " "}], "0-0-name.* no text in the field 'context'"),

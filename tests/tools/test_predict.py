@@ -9,7 +9,13 @@ import pandas
 import pytest
 from transformers import ViTImageProcessor, pipeline
 
-from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
+from hf_gmlp import (
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPForQuestionAnswering,
+    GMLPForSequenceClassification,
+    GMLPModel,
+)
 from hf_gmlp.errors import InputError
 from hf_gmlp.loading import extend_context
 from hf_gmlp.tools import predict as module
@@ -43,8 +49,11 @@ def test_texts_are_classified(tmp_path, checkpoint, capsys):
     table = pandas.read_csv(tmp_path / "out.csv", dtype={"id": str})
     assert list(table.columns[:3]) == list(rows.columns) and len(table.columns) == 3 + 6
     assert table["id"].tolist() == ["007", "8", "9", "10"]
-    score = "Accuracy 0.667 (95 % interval 0.208 to 0.939; 2 of 3 rows), by the column 'class'"
-    assert score in capsys.readouterr().out
+    score, printed = (
+        "Accuracy 0.667 (95 % interval 0.208 to 0.939; 2 of 3 rows), by the column 'class'",
+        capsys.readouterr(),
+    )
+    assert score in printed.out and "the most frequent class, would have" in printed.out
     for rank, suffix in enumerate(("", "_2", "_3")):
         assert table[f"prediction{suffix}"].tolist() == [ranked[rank]["label"] for ranked in expected]
         scores = [ranked[rank]["score"] for ranked in expected]
@@ -155,6 +164,9 @@ def test_questions_are_answered(tmp_path, text_config, perturbed_model, squad_to
     assert table["id"].tolist() == [row["id"] for row in rows]
     for rank, column in enumerate(("prediction", "prediction_2", "prediction_3")):
         assert table[column].tolist() == [ranked[rank]["answer"] for ranked in answers]
+    (tmp_path / "rows.txt").write_text("w1")
+    with pytest.raises(InputError, match="columns question and context: the columns are text"):
+        predict(arguments[0], str(tmp_path / "rows.txt"), arguments[2])
     predict(*arguments, version_2_with_negative=True)
     expected = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=2, handle_impossible_answer=True)
     probabilities = pandas.read_csv(tmp_path / "out.csv")["probability"]
@@ -180,6 +192,8 @@ def test_the_label_column_is_that_of_the_training_or_has_a_usual_name(text_confi
         truths(config, [{"text": "x"}], "text")
     # A column that happens to hold names of classes is not compared, and neither are other labels.
     assert truths(config, [{"note": "good"}]) == [] == truths(config, [{"label": "other"}, {"label": "good"}])
+    assert truths(config, [{"label": "x", "class": "bad"}, {"target": [0.1, 0.5]}]) == ["bad"]
+    assert Scorer(config, [{"label": "1.0"}]).reason.endswith("'1.0' (write it as '1')")
     # Numbers that are names are not numbers of classes.
     assert truths(text_config(id2label={0: "1", 1: "2", 2: "3"}), [{"label": "0"}, {"label": "1"}]) == []
     config.label_column = "gold"
@@ -192,6 +206,9 @@ def test_regressions_and_models_of_several_classes_have_scores(text_config):
     scorer.compare(rows, [[(number,)] for number in ("1", "2", "0", "2.5", "9", "4")])
     expected = np.corrcoef([1.5, 3, 4, 5], [1, 2, 2.5, 4])[0, 1]
     assert f" {expected:.3f} (95 % interval" in scorer.score() and dict(scorer.other_labels) == {"'n/a'": 1}
+    scorer = Scorer(text_config(num_labels=1, problem_type="regression"), [{"label": 1}] * 5)
+    scorer.compare([{"label": 1}] * 5, [[(number,)] for number in "12345"])
+    assert scorer.score() is None and "four or more rows with different numbers" in scorer.reason
     rows = [{"label": ["bad", "good"]}, {"label": ["fine"]}]
     scorer = Scorer(text_config(id2label=dict(enumerate(NAMES)), problem_type="multi_label_classification"), rows)
     scorer.compare(rows, [[("bad", 0.9), ("good", 0.6), ("fine", 0.2)], [("bad", 0.7), ("fine", 0.6), ("good", 0.1)]])
@@ -208,8 +225,50 @@ def test_the_text_columns_are_those_of_the_training(tmp_path, checkpoint, capsys
         predict(str(tmp_path / "model"), str(tmp_path / "x.csv"), str(tmp_path / "out.csv"))
         assert message in capsys.readouterr().out
     (tmp_path / "x.csv").write_text("sentence1,sentence2\nw1,w2\n")
+    with pytest.raises(InputError, match="classifies single texts, not pairs"):
+        predict(str(tmp_path / "model"), str(tmp_path / "x.csv"), str(tmp_path / "out.csv"), ["sentence1", "sentence2"])
     with pytest.raises(InputError, match="Cannot take the text from body"):
         predict(str(tmp_path / "model"), str(tmp_path / "x.csv"), str(tmp_path / "out.csv"))
+
+
+def test_probabilities_are_those_of_the_pipeline(tmp_path, text_config, perturbed_model, word_tokenizer):
+    """For any number of classes, and with padding that the output depends on."""
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    for options in ({"problem_type": "multi_label_classification"}, {"mask_padding": False, "is_causal": True}):
+        config = text_config(vocab_size=len(word_tokenizer), id2label=dict(enumerate(NAMES)), **options)
+        perturbed_model(GMLPForSequenceClassification, config).save_pretrained(tmp_path / "model")
+        word_tokenizer.save_pretrained(tmp_path / "model")
+        predict(str(tmp_path / "model"), str(tmp_path / "x.jsonl"), str(tmp_path / "out.jsonl"))
+        padding = "longest" if config.mask_padding else "max_length"
+        classify = pipeline("text-classification", str(tmp_path / "model"), top_k=None)
+        for row in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines()):
+            (answers,) = classify([row["text"]], truncation=True, max_length=12, padding=padding)
+            assert row["prediction_3"] == answers[2]["label"]
+            np.testing.assert_allclose(row["probability_3"], answers[2]["score"], atol=1e-4)
+
+
+def test_later_rows_may_have_other_fields(tmp_path, checkpoint, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 2)
+    rows = [{"text": "w1"}, {"text": "w2", "b": [1]}, {"text": "w3 " * 50_000}, {"text": "w4", "c": "x\ny"}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for ending in (".csv", ".jsonl"):
+        predict(checkpoint, str(tmp_path / "x.jsonl"), str(tmp_path / f"out{ending}"), top_k=1)
+    table = pandas.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert list(table) == ["text", "b", "c", "prediction", "probability"]
+    assert table["b"].tolist() == ["", "[1]", "", ""] and table["c"].tolist() == ["", "", "", "x\ny"]
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [{name: row[name] for name in row if name in "textbc"} for row in written] == rows
+
+
+def test_other_labels_and_encodings_are_explained(tmp_path, checkpoint, capsys):
+    (tmp_path / "x.csv").write_text("text;label\ncafé w1;Good\nw2;bad\n", encoding="cp1252")
+    predict(checkpoint, str(tmp_path / "x.csv"), str(tmp_path / "out.csv"), encoding="cp1252")
+    message = (
+        "No score: there are no labels of the model (bad, fine, good) in the column 'label', but 'Good' (write it as"
+    )
+    assert message in capsys.readouterr().out and "café w1" in (tmp_path / "out.csv").read_text(encoding="utf-8")
+    predict(checkpoint, str(tmp_path / "x.csv"), str(tmp_path / "out.csv"), None, "label", encoding="cp1252")
+    assert "1 rows have labels that the model does not have: 'Good' (write it as 'good')" in capsys.readouterr().out
 
 
 def test_rows_are_written_in_their_order_and_in_chunks(tmp_path, checkpoint, monkeypatch, capsys):
@@ -270,7 +329,7 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text,prediction_2\nx,y\n", {}, "column 'prediction_2'"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
-        ("text\ncaf\xe9\n", {}, "CSV UTF-8"),
+        ("text\ncaf\xe9\n", {}, "not UTF-8: pass another --encoding, such as cp1252"),
     ],
 )
 def test_bad_input_is_refused(tmp_path, checkpoint, content, options, message):
@@ -284,10 +343,19 @@ def test_wrong_paths_and_models_are_refused(tmp_path, checkpoint, text_config, p
     for data, output, message in (("nowhere.csv", "out.csv", "nowhere.csv"), ("x.txt", "no/out.csv", "--output")):
         with pytest.raises(InputError, match=message):
             predict(checkpoint, str(tmp_path / data), str(tmp_path / output))
+    with pytest.raises(InputError, match="runs/none: there is no such folder, the cache .* and the Hub is unreachable"):
+        predict("runs/none", str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
     perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "mlm")
     (tmp_path / "x.txt").write_text("w1")
     with pytest.raises(InputError, match="fine-tune it first"):
         predict(str(tmp_path / "mlm"), str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
+    perturbed_model(GMLPModel, text_config()).save_pretrained(tmp_path / "encoder")
+    with pytest.raises(InputError, match="gives embeddings.*pooler_output.*search.ipynb"):
+        predict(str(tmp_path / "encoder"), str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    (tmp_path / "copy" / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match="no padding token: copy its tokenizer_config.json"):
+        predict(str(tmp_path / "copy"), str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
     write_photos(tmp_path / "photos", 1, seed=0)
     with pytest.raises(InputError, match="classifies a file of texts"):
         predict(checkpoint, str(tmp_path / "photos"), str(tmp_path / "out.csv"))

@@ -39,6 +39,7 @@ HEADS = {
     "answers": (hf_gmlp.GMLPForQuestionAnswering, {}),
     "causal": (GMLPForCausalLM, {"eos_token_id": None}),
     "choice": (hf_gmlp.GMLPForMultipleChoice, {}),
+    "encoder": (hf_gmlp.GMLPModel, {}),
 }
 
 
@@ -148,6 +149,20 @@ def test_examples_come_from_the_card(folders):
     assert serve.examples_of(str(folders["classes"])) is None
 
 
+@pytest.mark.parametrize(
+    "front",
+    [
+        *("widget: [", "- a", "widget: null", "widget: 5", "widget:\n- null", "widget:\n- example_title: x"),
+        *("widget:\n- messages: [{role: user}]", "widget:\n- source_sentence: a", "widget:\n- plain text"),
+        *("widget:\n- src: nowhere.png", "widget:\n- text: [a]", "widget: {text: a}", "widget:\n- text: caf\xe9"),
+    ],
+)
+def test_examples_that_cannot_be_read_are_left_out(tmp_path, front):
+    card = f"---\n{front}\n---\n# Name\n\nA model.\n"
+    (tmp_path / "README.md").write_bytes(card.encode("latin-1"))
+    assert serve.examples_of(str(tmp_path)) is None and serve.description(str(tmp_path)) in ("", "A model.")
+
+
 def test_a_text_is_continued_up_to_n_tokens(opened, folders):
     client = opened("causal")
     continued = client.predict("the cat", 50, 0, api_name="/write")
@@ -183,7 +198,8 @@ def test_the_command_serves_until_it_is_interrupted(folders):
 
 def test_the_command_names_an_unsupported_model_and_a_used_port(folders, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for kind, message in (("choice", "GMLPForMultipleChoice"), ("masked", "--port")):
+        kinds = {"choice": "GMLPForMultipleChoice", "encoder": "docs/notebooks/search.ipynb", "masked": "--port"}
+        for kind, message in kinds.items():
             with pytest.raises(SystemExit) as stop:
                 main(["serve", str(folders[kind]), "--port", str(server.getsockname()[1])])
             assert stop.value.code == 2 and message in capsys.readouterr().err
