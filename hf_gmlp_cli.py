@@ -146,7 +146,9 @@ def run_classify(
         raise InputError(f"Name the model, the data and the output: hf-gmlp classify {model} {data} --output {output}")
     # A flag that was not passed has the default of `Classifier`.
     options = {name: value for name, value in options.items() if value is not None}
-    tool("classify.command", "classify")(command=shlex.join(["hf-gmlp", *sys.argv[1:]]), **options)
+    # The command is in the model card, which may be published: only the names of files, not their folders.
+    words = [Path(word).name if Path(word).is_absolute() or Path(word).exists() else word for word in sys.argv[1:]]
+    tool("classify.command", "classify")(command=shlex.join(["hf-gmlp", *words]), **options)
 
 
 def boolean(text: str) -> bool:
