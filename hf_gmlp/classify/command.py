@@ -79,15 +79,15 @@ def classify(
         raise InputError("Flags of columns and --encoding are for files of texts, but the data are a folder.")
     paths = [data, *filter(None, [validation_data])]
     parts = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
-    train, scored = parts[0], parts[1] if validation_data else None
+    train, scored = parts[0], parts[-1]
     classifier = Classifier(model, **options)
-    validation = None if scored is None else (scored.inputs, scored.labels)
+    validation = (scored.inputs, scored.labels) if validation_data else None
     settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
     write_json(folder / SETTINGS, settings | {"data": data, "output": output})
     training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation, settings)
     for name, value in train.columns.items():
         setattr(classifier.model_.config, name, value)
-    report = make_report(classifier, training, train if scored is None else scored)
+    report = make_report(classifier, training, scored)
     facts = {
         "dataset": Path(data).name,
         "base_model": None if Path(model).exists() else model,

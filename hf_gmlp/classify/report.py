@@ -32,8 +32,8 @@ MAX_PRINTED_CLASSES = 20
 # With more classes there is no confusion matrix: that of ImageNet would have a million numbers.
 MAX_MATRIX_CLASSES = 200
 NO_ESTIMATE = (
-    f"There is no estimate of the accuracy: the typical class has fewer than {MIN_CLASS_ROWS} rows. "
-    "To get one, label more rows, or pass --validation_data."
+    "There is no estimate of the accuracy. To get one, pass --validation_data, or more rows: a cross-validation needs "
+    f"{MIN_CLASS_ROWS} in the typical class (and no --cross_validation 0)."
 )
 
 
