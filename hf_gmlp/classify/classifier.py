@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import transformers
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import ClassifierTags, Tags
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(BaseEstimator):
+class Classifier(ClassifierMixin, BaseEstimator):
     """Classify texts, pairs of texts or pictures, with few or many labeled rows.
 
     With a sentence encoder or an image model, a logistic regression on its frozen embeddings is trained, in seconds;
@@ -130,7 +130,7 @@ class Classifier(BaseEstimator):
         notes = [*data_notes(self.labels_, labels[0], groups[0]), *inputs.notes(rows[0], parts[0].encoded)]
         if shared := int(np.isin(groups[1], groups[0]).sum()):
             notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")
-        for note in (*notes, *plan.notes):
+        for note in (*notes, plan.note):
             logger.info(note)
         scored = parts[1] if validation is not None else None
         training = Training(self._new_model, inputs, parts[0], scored, self, folder, settings)
@@ -221,15 +221,14 @@ class Classifier(BaseEstimator):
 
     def score(self, X: Sequence, y: Sequence) -> float:
         """Return the accuracy, the fraction of rows with all labels right; for numbers R2."""
-        y, problem_type = _as_list(y), self.labels_.problem_type
-        values = predicted(self._logits(X), problem_type)
-        if problem_type == REGRESSION:
+        y, values = _as_list(y), predicted(self._logits(X), self.labels_.problem_type)
+        if self.labels_.names is None:
             return float(r2_score(y, values))
-        names = np.array(self.labels_.names, dtype=object)
-        if problem_type == ONE_CLASS:
-            return float(np.mean([names[value] == name for value, name in zip(values, _names(y), strict=True)]))
+        classes = np.array(self.labels_.names, dtype=object)
+        if values.ndim == 1:
+            return float(np.mean([classes[value] == name for value, name in zip(values, _names(y), strict=True)]))
         pairs = zip(values.astype(bool), _names(y), strict=True)
-        return float(np.mean([{*names[row]} == {*classes} for row, classes in pairs]))
+        return float(np.mean([{*classes[row]} == {*names} for row, names in pairs]))
 
     def hyperparameters(self) -> dict[str, object]:
         """Return how the model was trained, for its card."""
@@ -259,9 +258,8 @@ class Classifier(BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=True)
+        tags.classifier_tags.multi_label = True
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
-        tags.target_tags.required, tags.target_tags.one_d_labels = True, True
         return tags
 
 

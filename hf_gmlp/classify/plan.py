@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,7 @@ class Plan:
             and, from a `NEW` classifier, to choose the best of ten evaluations.
         num_train_epochs, min_steps, max_steps: The length of fine-tuning: `max_steps` if above 0, else the epochs, but
             at least `min_steps`.
-        notes: What a default or a mode decided, a line each.
+        note: What is trained, in a sentence.
     """
 
     training: str
@@ -77,7 +77,7 @@ class Plan:
     min_steps: int = 300
     max_steps: int = -1
     learning_rate: float = 1.5e-3
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    note: str = ""
 
 
 def make_plan(facts: Facts, options: "Classifier") -> Plan:
@@ -94,7 +94,7 @@ def make_plan(facts: Facts, options: "Classifier") -> Plan:
     check_options(facts, options, is_frozen and not compare, can_score)
     folds = FOLDS if options.cross_validation is None else options.cross_validation
     note = "All rows train a classifier on frozen embeddings (--fine_tune true: train all weights)."
-    frozen = Plan(FROZEN, folds=folds if can_score and not facts.has_validation else 0, notes=(note,))
+    frozen = Plan(FROZEN, folds=folds if can_score and not facts.has_validation else 0, note=note)
     if is_frozen and not compare:
         return frozen
     training = FITTED if facts.has_embeddings else NEW
@@ -120,7 +120,7 @@ def make_plan(facts: Facts, options: "Classifier") -> Plan:
         min_steps=0 if options.num_train_epochs else min_steps,
         max_steps=options.max_steps or -1,
         learning_rate=options.learning_rate or rate,
-        notes=(note,),
+        note=note,
     )
 
 

@@ -110,7 +110,7 @@ class Training:
         for fold in range(plan.folds):
             rest = folds != fold
             logits[~rest] = self.fit(model, inputs[rest], labels[rest])(inputs[~rest])
-        return model, self.cross_validated(logits, folds), plan
+        return model, self.evaluation(logits, self.data, "Cross-validated", folds=folds), plan
 
     def fine_tuned(self, plan: Plan) -> tuple[PreTrainedModel, Evaluation | None, Plan]:
         """Train all weights, and score them by cross-validation, validation data or held-out rows."""
@@ -129,7 +129,7 @@ class Training:
         if self.validation is not None or part is None:
             return model, self.validate(model), plan
         how = "On held-out rows" + (", which also chose the best of ten evaluations" if plan.training == NEW else "")
-        return model, self.evaluation(model, part, rows, how), plan
+        return model, self.evaluation(self.logits(model, part.encoded), part, how, rows), plan
 
     def is_better(self, model: PreTrainedModel, train: np.ndarray, held_out: Part) -> bool:
         """Return whether a fine-tuned model is better on held-out rows than frozen embeddings, by more than chance."""
@@ -149,19 +149,19 @@ class Training:
         model = self.options.as_computed(model)
         return run(model, self.inputs, encoded, self.options.batch_rows, lambda outputs: outputs.logits)
 
-    def evaluation(self, model: PreTrainedModel, part: Part, rows: np.ndarray, how: str) -> Evaluation:
-        return Evaluation(rows, self.logits(model, part.encoded), part.labels, how, copies_per_row(part.groups))
+    def evaluation(
+        self, logits: np.ndarray, part: Part, how: str, rows: np.ndarray | None = None, folds: np.ndarray | None = None
+    ) -> Evaluation:
+        """Return the evaluation of a part of the rows, by default all of the training or validation data."""
+        rows = np.arange(len(part.labels)) if rows is None else rows
+        inflation = copies_per_row(part.groups) * (1.0 if folds is None else CROSS_VALIDATED)
+        return Evaluation(rows, logits, part.labels, how, inflation, folds)
 
     def validate(self, model: PreTrainedModel) -> Evaluation | None:
         """Score a model on the validation data, if there are any."""
         if self.validation is None:
             return None
-        rows = np.arange(len(self.validation.labels))
-        return self.evaluation(model, self.validation, rows, "On the validation data")
-
-    def cross_validated(self, logits: np.ndarray, folds: np.ndarray) -> Evaluation:
-        inflation = CROSS_VALIDATED * copies_per_row(self.data.groups)
-        return Evaluation(np.arange(len(folds)), logits, self.data.labels, "Cross-validated", inflation, folds)
+        return self.evaluation(self.logits(model, self.validation.encoded), self.validation, "On the validation data")
 
     def cross_validate(self, plan: Plan) -> Evaluation:
         """Score all rows by models that are fine-tuned on the rows of the other folds."""
@@ -173,7 +173,7 @@ class Training:
             self.fine_tune(model, np.flatnonzero(folds != fold), None, plan)
             for row, result in zip(rows, self.logits(model, self.data.select(rows).encoded)):
                 logits[row] = result
-        return self.cross_validated(np.stack(logits), folds)
+        return self.evaluation(np.stack(logits), self.data, "Cross-validated", folds=folds)
 
     def fine_tune(
         self,

@@ -71,7 +71,7 @@ BERT = {"has_embeddings": False, "is_own": False}
 )
 def test_the_plan_follows_from_facts_and_options(facts, options, expected):
     plan = plan_of(options, **facts)
-    assert {name: getattr(plan, name) for name in expected} == expected and len(plan.notes) == 1
+    assert {name: getattr(plan, name) for name in expected} == expected and plan.note
 
 
 def test_many_rows_are_a_reason_to_compare():

@@ -45,14 +45,8 @@ def test_metrics_and_sentences_of_classes():
     assert first == f"Cross-validated: accuracy {accuracy_in_words(right, 60, 2.25)}."
     assert second.startswith(f"The baseline (tf-idf with logistic regression) has {(baseline == labels).mean():.3f}: ")
     assert third == "60 rows are too few for a precise estimate."
-
-
-def test_without_a_baseline_the_most_frequent_class_is_one():
-    logits, labels = sample()
-    report = report_of(logits, labels)
     frequency = np.bincount(labels).max() / 60
-    assert report.sentences()[1].startswith(f"The baseline (always the most frequent class) has {frequency:.3f}: ")
-    assert "baseline_accuracy" not in report.metrics
+    assert f"(always the most frequent class) has {frequency:.3f}: " in report_of(logits, labels).sentences()[1]
 
 
 def test_files_of_classes(tmp_path):
@@ -101,9 +95,6 @@ def test_numbers_have_a_correlation(tmp_path):
     report = report_of(numbers[:, :1], numbers.sum(1), None, REGRESSION)
     correlation = np.corrcoef(numbers[:, 0], numbers.sum(1))[0, 1]
     assert report.write(tmp_path).startswith(f"Cross-validated: correlation (Pearson) {correlation:.3f} (95 % interval")
-    assert report.metrics["eval_pearson" if "eval_pearson" in report.metrics else "eval_pearsonr"] == pytest.approx(
-        correlation
-    )
     assert [path.name for path in tmp_path.iterdir()] == ["eval_predictions.csv"]
     table = pandas.read_csv(tmp_path / "eval_predictions.csv")
     np.testing.assert_allclose(table["prediction"], numbers[:, 0], rtol=1e-6)
