@@ -116,8 +116,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
             labels.append(np.array(label_ids(_names(_as_list(validation[1])), self.labels_, "validation")))
         set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
         groups = np.split(group_numbers([key for part in rows for key in inputs.keys(part)]), [len(y)])
-        # A sentence encoder is saved without a head. The embeddings of other text models are not trained.
-        has_embeddings = inputs.kind == "picture" or "GMLPModel" in (config.architectures or ())
+        # A sentence encoder is saved without a head, and its embeddings in a classifier have length 1. Those of other
+        # text models are not trained.
+        is_encoder = "GMLPModel" in (config.architectures or ()) or getattr(config, "normalize_pooled", False)
+        has_embeddings = inputs.kind == "picture" or is_encoder
         is_own = config.model_type in ("gmlp", "gmlp_vision")
         # Copies of a row say nothing new.
         different = labels[0][np.unique(groups[0], return_index=True)[1]]
@@ -184,7 +186,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         elif self.labels_.names is not None:
             items = [item for label in y for item in (label if isinstance(label, list) else [label])]
             originals = {str(item).strip(): item for item in items}
-            self.classes_ = np.array([originals[name] for name in self.labels_.names])
+            self.classes_ = np.array([originals.get(name, name) for name in self.labels_.names])
 
     # ---- Use ----
 

@@ -285,6 +285,12 @@ def test_pipelines_open_what_is_saved(kind, encoder, vision, pictures, tmp_path)
     results = [{result["label"]: result["score"] for result in row} for row in classify(inputs)]
     expected = [dict(zip(classifier.classes_.tolist(), row)) for row in classifier.predict_proba(X[:4]).tolist()]
     assert all(result == pytest.approx(row, abs=1e-4) for result, row in zip(results, expected))
+    if kind == "texts":
+        # The encoder in a saved classifier can be used for other labels.
+        again = Classifier(str(tmp_path / "saved"), dtype="float32").fit(X, SEVERAL)
+        np.testing.assert_allclose(
+            again.predict_proba(X), Classifier(model, dtype="float32").fit(X, SEVERAL).predict_proba(X)
+        )
 
 
 def test_copies_make_no_score_more_certain(encoder):

@@ -61,8 +61,8 @@ def test_classes_without_rows_are_improbable():
     linear = frozen.fit(inputs, several, CLASSES, 3)
     np.testing.assert_allclose(linear.weight[1:], 0)
     np.testing.assert_allclose(log_expit(linear.bias[1:]), np.log([1 / 62, 61 / 62]), atol=1e-6)
-    one = frozen.fit(inputs, np.ones(60, dtype=int), ONE_CLASS, 2)
-    np.testing.assert_allclose(one(inputs)[:, 1] - one(inputs)[:, 0], np.log(61))
+    single = frozen.fit(inputs, np.ones(60, dtype=int), ONE_CLASS, 2)(inputs)
+    np.testing.assert_allclose(single[:, 1] - single[:, 0], np.log(61))
 
 
 def test_the_weights_are_written_into_a_layer():
