@@ -112,7 +112,9 @@ def check_output(folder: Path, data: Path) -> Path:
     if (folder / FINISHED).is_file():
         raise InputError(f"{folder} holds a finished run: choose another --output, or delete it.")
     files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
-    if files and not (folder / SETTINGS).is_file():
+    # An interrupted run of this command has settings, and its checkpoints in a folder of their own.
+    is_own = (folder / SETTINGS).is_file() and not any(folder.glob("checkpoint-*"))
+    if files and not is_own:
         raise InputError(f"{folder} holds {', '.join(files)}: choose another --output.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -131,18 +133,16 @@ def read_texts(
     """
     if text_columns and pair_columns:
         raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
-    if pair_columns and len(pair_columns) != 2:
-        raise InputError(f"--pair_column_names takes two columns, got {', '.join(pair_columns)}.")
     dataset = read_files([path], text_columns=None, encoding=encoding)
     names = dataset.column_names
     label_column = label_column or find_label_column(names)
     columns = list(find_text_columns(names, label_column, text_columns or pair_columns))
     is_pair = bool(pair_columns) or (not text_columns and tuple(columns) in KNOWN_PAIRS)
-    if len(dataset) == 0 or label_column not in names:
+    if label_column not in names:
         check_columns(dataset, path, [label_column])
     labels = read_labels(dataset, label_column)
     missing = [row for row, label in enumerate(labels) if label is None]
-    if missing and not drop_unlabeled:
+    if missing and not (drop_unlabeled and len(missing) < len(labels)):
         raise InputError(
             f"{len(missing)} of {len(labels)} rows of {path} have no label in the column {label_column!r}, such as row "
             f"{missing[0] + 1}: add it, or leave these rows out with --drop_unlabeled."

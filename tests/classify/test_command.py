@@ -104,8 +104,11 @@ def test_a_finished_folder_is_never_overwritten(run, encoder):
     before = {path: path.read_bytes() for path in Path("out").iterdir()}
     assert run("rows.csv").startswith("out holds a finished run")
     assert before == {path: path.read_bytes() for path in Path("out").iterdir()}
-    # A folder of something else.
+    # A folder of something else, such as an interrupted run of a script.
     assert "holds config.json" in run("rows.csv", output=encoder)
+    Path("run/checkpoint-5").mkdir(parents=True)
+    Path("run/settings.json").write_text("{}")
+    assert "holds checkpoint-5" in run("rows.csv", output="run")
 
 
 @pytest.fixture
@@ -175,6 +178,8 @@ def test_rows_without_a_label_are_left_out_if_asked(run, tmp_path):
     run("some.csv", "--drop_unlabeled")
     assert table_of()["row"].tolist() == [number for number in range(1, 41) if number % 4 != 1]
     assert table_of()["text"].tolist() == [text for i, text in enumerate(TEXTS) if i % 4]
+    write_rows(tmp_path / "none.csv", [row | {"label": ""} for row in ROWS])
+    assert run("none.csv", "--drop_unlabeled", output="none").startswith("40 of 40 rows")
 
 
 def test_validation_data_are_scored_instead(run, tmp_path):
