@@ -11,7 +11,6 @@ import itertools
 import logging
 import re
 import runpy
-import shlex
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -84,11 +83,9 @@ def list_recipes() -> None:
 
 
 def run_script(script: str, argv: list[str]) -> None:
-    # The help and the model card show this command.
-    sys.argv = [f"hf-gmlp run {script}", *argv]
     from hf_gmlp.tasks import run_task
 
-    run_task(script)
+    run_task(script, argv)
 
 
 def classify_arguments(parser: ArgumentParser) -> None:
@@ -146,9 +143,7 @@ def run_classify(
         raise InputError(f"Name the model, the data and the output: hf-gmlp classify {model} {data} --output {output}")
     # A flag that was not passed has the default of `Classifier`.
     options = {name: value for name, value in options.items() if value is not None}
-    # The command is in the model card, which may be published: only the names of files, not their folders.
-    words = [Path(word).name if Path(word).is_absolute() or Path(word).exists() else word for word in sys.argv[1:]]
-    tool("classify.command", "classify")(command=shlex.join(["hf-gmlp", *words]), **options)
+    tool("classify.command", "classify")(argv=sys.argv[1:], **options)
 
 
 def boolean(text: str) -> bool:

@@ -17,6 +17,7 @@ from ..data.labels import ONE_CLASS, check_columns, read_labels
 from ..data.sentences import KNOWN_PAIRS, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, hub_reason
 from ..loading import open_config
+from ..training.arguments import public_command
 from ..training.run_folder import FINISHED, OUTPUTS, SETTINGS, upload_command, write_json
 from .classifier import Classifier
 from .inputs import reads_pictures
@@ -58,7 +59,7 @@ def classify(
     drop_unlabeled: bool = False,
     push_to_hub: bool = False,
     hub_model_id: str | None = None,
-    command: str = "",
+    argv: Sequence[str] = (),
     **options: Any,
 ) -> list[str]:
     """Train a `Classifier` with `options` on data, write it with a report to the folder `output`, and return what to
@@ -91,7 +92,7 @@ def classify(
     facts = {
         "dataset": Path(data).name,
         "base_model": None if Path(model).exists() else model,
-        "command": command,
+        "command": public_command("hf-gmlp", argv),
         "metrics": {} if report is None else report.metrics,
         "scores": NO_ESTIMATE if report is None else " ".join(report.sentences()),
         "hyperparameters": classifier.hyperparameters(),
