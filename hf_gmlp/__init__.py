@@ -56,7 +56,9 @@ if is_vision_available():
 def __getattr__(name: str) -> Any:
     # Imported on first use, since it needs scikit-learn, which is in hf-gmlp[train].
     if name == "Classifier":
-        from .classify import Classifier
-
+        try:
+            from .classify import Classifier
+        except ImportError as error:
+            raise ImportError(f'{error}: pip install "hf-gmlp[train]".', name=error.name) from error
         return Classifier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

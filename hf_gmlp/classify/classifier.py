@@ -11,27 +11,26 @@ import numpy as np
 import torch
 import transformers
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import ClassifierTags, Tags
-from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..cards import TASKS, model_card, write_card
-from ..data.labels import ONE_CLASS, REGRESSION, find_labels, label_ids, label_names, set_labels
+from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, find_labels, label_ids, label_names, set_labels
 from ..errors import InputError
 from ..loading import choose_dtype, extend_context, open_config, open_model
 from ..metrics.scores import predicted
-from .inputs import Pictures, Texts, run
+from .inputs import Pictures, Texts, reads_pictures, run
 from .plan import FITTED, FROZEN, NEW, Facts, data_notes, group_numbers, make_plan
-from .training import Scored, Training, apply_temperature
+from .training import Part, Training, apply_temperature
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(BaseEstimator):
+class Classifier(ClassifierMixin, BaseEstimator):
     """Classify texts, pairs of texts or pictures, with few or many labeled rows.
 
     With a sentence encoder or an image model, a logistic regression on its frozen embeddings is trained, in seconds;
@@ -106,35 +105,40 @@ class Classifier(BaseEstimator):
             folder: Where to write checkpoints, from which a run with equal `settings` continues.
             validation: Texts or pictures and their labels.
         """
-        X, y = list(X), _as_list(y)
-        if not X or len(X) != len(y):
-            raise InputError(f"There are {len(X)} texts or pictures and {len(y)} labels: pass as many of both.")
         inputs, config = self._open()
-        self.labels_ = find_labels(None, label_names(y))
-        labels = self.ids(y, "training")
+        y, rows = _as_list(y), [inputs.check(X)]
+        if not rows[0] or len(rows[0]) != len(y):
+            raise InputError(f"There are {len(rows[0])} texts or pictures and {len(y)} labels: pass as many of both.")
+        self._set_labels(y)
+        labels = [np.array(label_ids(_names(y), self.labels_, "training"))]
+        if validation is not None:
+            rows.append(inputs.check(validation[0]))
+            labels.append(np.array(label_ids(_names(_as_list(validation[1])), self.labels_, "validation")))
         set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
-        rows = inputs.check(X)
-        groups = group_numbers(inputs.keys(rows))
-        validation_rows = 0 if validation is None else len(validation[0])
-        # A sentence encoder is saved without a head. The embeddings of other text models are not trained.
-        has_embeddings = inputs.kind == "picture" or "GMLPModel" in (config.architectures or ())
+        groups = np.split(group_numbers([key for part in rows for key in inputs.keys(part)]), [len(y)])
+        # A sentence encoder is saved without a head, and its embeddings in a classifier have length 1. Those of other
+        # text models are not trained.
+        is_encoder = "GMLPModel" in (config.architectures or ()) or getattr(config, "normalize_pooled", False)
+        has_embeddings = inputs.kind == "picture" or is_encoder
         is_own = config.model_type in ("gmlp", "gmlp_vision")
-        facts = Facts(inputs.kind, has_embeddings, is_own, self.labels_.problem_type, labels, validation_rows)
+        # Copies of a row say nothing new.
+        different = labels[0][np.unique(groups[0], return_index=True)[1]]
+        problem_type = self.labels_.problem_type
+        facts = Facts(inputs.kind, has_embeddings, is_own, problem_type, different, validation is not None)
         plan = make_plan(facts, self)
         if is_own and plan.training != NEW:
             config.normalize_pooled = True
-        encoded, scored = inputs.encode(rows), None
-        if validation is not None:
-            checked = inputs.check(validation[0])
-            scored = Scored(checked, inputs.encode(checked), self.ids(_as_list(validation[1]), "validation"))
-        notes = data_notes(self.labels_.names or (), labels, groups, self.labels_.problem_type)
-        for note in (*notes, *inputs.notes(rows, encoded), *plan.notes):
+        parts = [Part(rows[i], inputs.encode(rows[i]), labels[i], groups[i]) for i in range(len(rows))]
+        notes = [*data_notes(self.labels_, labels[0], groups[0]), *inputs.notes(rows[0], parts[0].encoded)]
+        if shared := int(np.isin(groups[1], groups[0]).sum()):
+            notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")
+        for note in (*notes, plan.note):
             logger.info(note)
-        training = Training(self._new_model, inputs, rows, encoded, labels, groups, scored, self, folder, settings)
+        scored = parts[1] if validation is not None else None
+        training = Training(self._new_model, inputs, parts[0], scored, self, folder, settings)
         self.model_, self.evaluation_, self.plan_ = training.run(plan)
         if self.evaluation_ is not None and self.calibrate:
             apply_temperature(self.model_, self.evaluation_)
-        self._set_classes(y)
         return training
 
     def _open(self) -> tuple[Texts | Pictures, PreTrainedConfig]:
@@ -144,13 +148,9 @@ class Classifier(BaseEstimator):
         for name in {"hidden_dropout_prob", "attention_probs_dropout_prob"} & set(config.to_dict()):
             # Short training needs no dropout.
             setattr(config, name, 0.0)
-        is_picture = hasattr(config, "image_size") or config.model_type == "timm_wrapper"
-        self.inputs_ = (Pictures if is_picture else Texts)(str(self.model), config, self.max_seq_length, **options)
+        kind = Pictures if reads_pictures(config) else Texts
+        self.inputs_ = kind(str(self.model), config, self.max_seq_length, **options)
         return self.inputs_, config
-
-    def ids(self, y: list, split: str) -> np.ndarray:
-        """Return class ids or numbers [N], or 0 and 1 for each class [N, classes]."""
-        return np.array(label_ids(label_names(y), self.labels_, split))
 
     def _new_model(self) -> PreTrainedModel:
         """Return the checkpoint with a classifier for the labels, which is new unless the checkpoint has one."""
@@ -159,8 +159,6 @@ class Classifier(BaseEstimator):
         options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": self.trust_remote_code}
         options |= {"config": copy.deepcopy(self.config_), "new_head": True, "new_size": self.config_.num_labels}
         model = open_model(auto_class, self.model, **options)
-        if not isinstance(getattr(model, "classifier", None), nn.Linear):
-            raise InputError(f"A {type(model).__name__} has no linear layer `classifier`: use another checkpoint.")
         n = getattr(model.config, "max_position_embeddings", None)
         if isinstance(self.inputs_, Texts) and n is not None and self.inputs_.length > n:
             extend_context(model, self.inputs_.processing_class, self.inputs_.length)
@@ -169,38 +167,46 @@ class Classifier(BaseEstimator):
 
     def as_computed(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the model with weights in the type in which embeddings and predictions are computed."""
-        dtype = choose_dtype(self.dtype)
+        # Numbers keep their digits, of which bfloat16 has three.
+        dtype = torch.float32 if self.labels_.problem_type == REGRESSION else choose_dtype(self.dtype)
         return model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
 
     @property
     def batch_rows(self) -> int:
         return self.batch_size or 32
 
-    def _set_classes(self, y: list) -> None:
-        """Keep the classes as they were passed: integers, say, instead of their names."""
-        if self.labels_.names is None:
-            return
-        items = [item for label in y for item in (label if isinstance(label, list) else [label])]
-        originals = {str(item).strip(): item for item in items}
-        # Vectors of 0 and 1 have no names of classes.
-        self.classes_ = np.array([originals.get(name, name) for name in self.labels_.names])
+    def _set_labels(self, y: list) -> None:
+        """Find out what the labels are, and keep the classes as they were passed: integers, say, instead of names."""
+        self.has_vectors_ = _are_vectors(y)
+        self.labels_ = find_labels(None, _names(y))
+        if self.has_vectors_:
+            # A class without rows keeps its position.
+            self.classes_ = np.arange(len(y[0]))
+            self.labels_ = Labels([str(number) for number in self.classes_], CLASSES)
+        elif self.labels_.names is not None:
+            items = [item for label in y for item in (label if isinstance(label, list) else [label])]
+            originals = {str(item).strip(): item for item in items}
+            self.classes_ = np.array([originals.get(name, name) for name in self.labels_.names])
 
     # ---- Use ----
 
     def _logits(self, X: Sequence) -> np.ndarray:
         """Return the logits [N, outputs] of texts or pictures."""
         check_is_fitted(self, "model_")
-        if not len(X):
+        rows = self.inputs_.check(X)
+        if not rows:
             return np.empty((0, self.model_.config.num_labels))
-        encoded = self.inputs_.encode(self.inputs_.check(list(X)))
+        encoded = self.inputs_.encode(rows)
         model = self.as_computed(self.model_)
         return run(model, self.inputs_, encoded, self.batch_rows, lambda outputs: outputs.logits)
 
     def predict(self, X: Sequence) -> np.ndarray:
-        """Return the class of each text or picture, its number, or the list of its classes, [N]."""
+        """Return the class of each text or picture, its number, or the list of its classes, [N]; 0 and 1 for each
+        class, [N, classes], if it was trained on such vectors.
+        """
         logits, problem_type = self._logits(X), self.model_.config.problem_type
         values = predicted(logits, problem_type)
-        if problem_type == REGRESSION:
+        if problem_type == REGRESSION or self.has_vectors_:
             return values
         if problem_type == ONE_CLASS:
             return self.classes_[values]
@@ -217,10 +223,14 @@ class Classifier(BaseEstimator):
 
     def score(self, X: Sequence, y: Sequence) -> float:
         """Return the accuracy, the fraction of rows with all labels right; for numbers R2."""
-        predictions, y = self.predict(X), _as_list(y)
-        if self.model_.config.problem_type == REGRESSION:
-            return float(r2_score(y, predictions))
-        return float(np.mean([_as_set(a) == _as_set(b) for a, b in zip(predictions.tolist(), y, strict=True)]))
+        y, values = _as_list(y), predicted(self._logits(X), self.labels_.problem_type)
+        if self.labels_.names is None:
+            return float(r2_score(y, values))
+        classes = np.array(self.labels_.names, dtype=object)
+        if values.ndim == 1:
+            return float(np.mean([classes[value] == name for value, name in zip(values, _names(y), strict=True)]))
+        pairs = zip(values.astype(bool), _names(y), strict=True)
+        return float(np.mean([{*classes[row]} == {*names} for row, names in pairs]))
 
     def hyperparameters(self) -> dict[str, object]:
         """Return how the model was trained, for its card."""
@@ -232,35 +242,48 @@ class Classifier(BaseEstimator):
         start = "a classifier on frozen embeddings" if plan.training == FITTED else "a new classifier"
         return {"start": start, **{name: getattr(plan, name) for name in names}, "seed": self.random_state}
 
-    def save(self, folder: str | Path, training: Mapping[str, Any] | None = None, name: str | None = None) -> None:
+    def save(
+        self, folder: str | Path, training: Mapping[str, Any] | None = None, repository: str | None = None
+    ) -> None:
         """Write an ordinary checkpoint: weights, config, code, tokenizer or image processor, and a model card.
 
         Args:
             training: Facts for the card, as in `model_card`.
-            name: The model's name in the card, by default that of the folder.
+            repository: Where the folder will be pushed. A card there that was written by hand is kept.
         """
         check_is_fitted(self, "model_")
         self.model_.save_pretrained(folder)
         self.inputs_.processing_class.save_pretrained(folder)
         if type(self.model_).__name__ in TASKS:
-            write_card(model_card(self.model_, name or Path(folder).resolve().name, training=training), folder)
+            card = model_card(self.model_, repository or Path(folder).resolve().name, training=training)
+            write_card(card, folder, repository)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=True)
+        tags.classifier_tags.multi_label = True
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
-        tags.target_tags.required, tags.target_tags.one_d_labels = True, True
         return tags
 
 
 def _as_list(y: Any) -> list:
     """Return labels as Python's own values: numpy's scalars, arrays, tuples and sets of several labels converted."""
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
     values = y.tolist() if hasattr(y, "tolist") else list(y)
     several = (list, tuple, set, np.ndarray)
     values = [_as_list(value) if isinstance(value, several) else value for value in values]
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
-def _as_set(label: object) -> object:
-    """Return several labels without their order."""
-    return frozenset(label) if isinstance(label, list) else label
+def _are_vectors(y: list) -> bool:
+    """Return whether each label is a vector of 0 and 1 for each class."""
+    lists = [label for label in y if isinstance(label, list)]
+    items = {item for label in lists for item in label}
+    return len(lists) == len(y) and len({*map(len, lists)}) == 1 and len(y[0]) > 1 and items <= {0, 1}
+
+
+def _names(y: list) -> list:
+    """Return the names of labels; those of a vector are its positions."""
+    if _are_vectors(y):
+        return [[str(number) for number, item in enumerate(label) if item] for label in y]
+    return label_names(y)

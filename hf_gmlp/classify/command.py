@@ -1,9 +1,6 @@
 """`hf-gmlp classify`: train a classifier on a file of texts or a folder of pictures, and report what it is worth."""
 
-import hashlib
-import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -19,9 +16,11 @@ from ..data.images import read_folder
 from ..data.labels import ONE_CLASS, check_columns, read_labels
 from ..data.sentences import KNOWN_PAIRS, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, hub_reason
+from ..loading import open_config
 from ..training.arguments import public_command
 from ..training.run_folder import FINISHED, OUTPUTS, SETTINGS, upload_command, write_json
 from .classifier import Classifier
+from .inputs import reads_pictures
 from .report import NO_ESTIMATE, Report
 from .training import Training
 
@@ -72,23 +71,24 @@ def classify(
     if hub_model_id is not None and not push_to_hub:
         raise InputError("--hub_model_id has no effect without --push_to_hub: add it.")
     folder = check_output(Path(output), Path(data))
+    is_folder = Path(data).is_dir()
+    if is_folder != reads_pictures(open_config(model, trust_remote_code=options.get("trust_remote_code", False))):
+        kind = "a file of texts" if is_folder else "a folder of pictures"
+        raise InputError(f"{model} classifies {kind}, which {data} is not: pass another model or other data.")
     columns = (text_column_names, pair_column_names, label_column_name, encoding, drop_unlabeled)
-    if Path(data).is_dir() and any(columns):
+    if is_folder and any(columns):
         raise InputError("Flags of columns and --encoding are for files of texts, but the data are a folder.")
     paths = [data, *filter(None, [validation_data])]
-    parts = [read_pictures(path) if Path(data).is_dir() else read_texts(path, *columns) for path in paths]
-    train, scored = parts[0], parts[1] if validation_data else None
+    parts = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
+    train, scored = parts[0], parts[-1]
     classifier = Classifier(model, **options)
-    validation = None if scored is None else (scored.inputs, scored.labels)
-    content = [[part.inputs, part.labels] for part in parts]
-    digest = hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
+    validation = (scored.inputs, scored.labels) if validation_data else None
     settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
-    settings |= {"rows_sha256": digest}
     write_json(folder / SETTINGS, settings | {"data": data, "output": output})
     training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation, settings)
     for name, value in train.columns.items():
         setattr(classifier.model_.config, name, value)
-    report = make_report(classifier, training, train if scored is None else scored)
+    report = make_report(classifier, training, scored)
     facts = {
         "dataset": Path(data).name,
         "base_model": None if Path(model).exists() else model,
@@ -97,7 +97,7 @@ def classify(
         "scores": NO_ESTIMATE if report is None else " ".join(report.sentences()),
         "hyperparameters": classifier.hyperparameters(),
     }
-    save(classifier, folder, facts)
+    classifier.save(folder, facts)
     text = NO_ESTIMATE if report is None else report.write(folder)
     write_json(folder / FINISHED, {} if report is None else report.metrics)
     shutil.rmtree(folder / "_training", ignore_errors=True)
@@ -113,7 +113,9 @@ def check_output(folder: Path, data: Path) -> Path:
     if (folder / FINISHED).is_file():
         raise InputError(f"{folder} holds a finished run: choose another --output, or delete it.")
     files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
-    if files and not (folder / SETTINGS).is_file():
+    # An interrupted run of this command has settings, and its checkpoints in a folder of their own.
+    is_own = (folder / SETTINGS).is_file() and not any(folder.glob("checkpoint-*"))
+    if files and not is_own:
         raise InputError(f"{folder} holds {', '.join(files)}: choose another --output.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -132,18 +134,16 @@ def read_texts(
     """
     if text_columns and pair_columns:
         raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
-    if pair_columns and len(pair_columns) != 2:
-        raise InputError(f"--pair_column_names takes two columns, got {', '.join(pair_columns)}.")
-    dataset = read_files([path], text_columns=None)
+    dataset = read_files([path], text_columns=None, encoding=encoding)
     names = dataset.column_names
     label_column = label_column or find_label_column(names)
     columns = list(find_text_columns(names, label_column, text_columns or pair_columns))
     is_pair = bool(pair_columns) or (not text_columns and tuple(columns) in KNOWN_PAIRS)
-    if len(dataset) == 0 or label_column not in names:
+    if label_column not in names:
         check_columns(dataset, path, [label_column])
     labels = read_labels(dataset, label_column)
     missing = [row for row, label in enumerate(labels) if label is None]
-    if missing and not drop_unlabeled:
+    if missing and not (drop_unlabeled and len(missing) < len(labels)):
         raise InputError(
             f"{len(missing)} of {len(labels)} rows of {path} have no label in the column {label_column!r}, such as row "
             f"{missing[0] + 1}: add it, or leave these rows out with --drop_unlabeled."
@@ -185,21 +185,12 @@ def make_report(classifier: Classifier, training: Training, rows: Rows) -> Repor
     return Report(config, evaluation, table, training.inputs.kind, baseline)
 
 
-def save(classifier: Classifier, folder: Path, facts: dict[str, Any]) -> None:
-    """Write the checkpoint and its card into the folder, each file atomically."""
-    partial = folder / "_saving"
-    classifier.save(partial, training=facts, name=folder.resolve().name)
-    for path in partial.iterdir():
-        os.replace(path, folder / path.name)
-    partial.rmdir()
-
-
 def push(classifier: Classifier, folder: Path, repository: str, facts: dict[str, Any]) -> None:
     """Push what a model needs to the Hub: weights, config, code, tokenizer or image processor, card; no rows."""
     with tempfile.TemporaryDirectory() as temporary:
-        classifier.save(temporary, training=facts, name=repository)
         try:
             repository = huggingface_hub.create_repo(repository, exist_ok=True).repo_id
+            classifier.save(temporary, facts, repository)
             huggingface_hub.upload_folder(repo_id=repository, folder_path=temporary)
         except Exception as error:
             # Errors of the network have other types in each version of huggingface_hub.

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel
@@ -18,6 +17,7 @@ from ..training.run_folder import resume_point
 from ..training.trainer import GMLPTrainer
 from .inputs import Pictures, Texts
 from .plan import FITTED, NEW, Plan
+from .training import Part
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -28,8 +28,10 @@ BATCH = 32
 MAX_TOKENS = 8192
 
 
-def training_arguments(plan: Plan, options: "Classifier", encoded: list[dict], folder: Path) -> RunArguments:
-    """Return Trainer's arguments. A new classifier is evaluated ten times; a fitted one is kept as it is at the end."""
+def training_arguments(
+    plan: Plan, options: "Classifier", encoded: list[dict], folder: Path, problem_type: str, evaluate: bool
+) -> RunArguments:
+    """Return Trainer's arguments. With `evaluate`, the best of ten evaluations is kept, else the model at the end."""
     is_text, rows = "input_ids" in encoded[0], len(encoded)
     batch = min(options.batch_size or BATCH, rows)
     longest = max(len(row["input_ids"]) for row in encoded) if is_text else 1
@@ -57,12 +59,12 @@ def training_arguments(plan: Plan, options: "Classifier", encoded: list[dict], f
     if not is_text:
         # The values of recipes/finetune-images.yaml.
         settings |= {"lr_scheduler_type": "cosine", "warmup_steps": 0.05, "weight_decay": 0.05}
-        settings |= {"label_smoothing_factor": 0.1}
+        settings |= {"label_smoothing_factor": 0.1 if problem_type == ONE_CLASS else 0.0}
     else:
         # Batches of texts of similar length halve the time. W needs a higher rate in short runs.
         settings |= {"warmup_steps": 0.1, "weight_decay": 0.01, "train_sampling_strategy": "group_by_length"}
         settings |= {"spatial_lr_multiplier": 5.0}
-    if plan.held_out and plan.training == NEW:
+    if evaluate:
         settings |= {"eval_strategy": "steps", "eval_steps": 0.1, "load_best_model_at_end": True}
     return RunArguments(**settings)
 
@@ -70,25 +72,23 @@ def training_arguments(plan: Plan, options: "Classifier", encoded: list[dict], f
 def fine_tune(
     model: PreTrainedModel,
     inputs: Texts | Pictures,
-    encoded: list[dict],
-    labels: np.ndarray,
-    validation: tuple[list[dict], np.ndarray] | None,
+    data: Part,
+    held_out: Part | None,
     plan: Plan,
     options: "Classifier",
     folder: Path,
     settings: dict[str, object] | None = None,
 ) -> int:
-    """Train all weights of a model, in place, and return the number of optimizer steps.
+    """Train all weights of a model, in place, and return the number of optimizer steps until the model that is kept.
 
     Args:
-        encoded: The training rows, as `inputs` encodes them.
-        labels: Their labels, as in `Facts`.
-        validation: Rows and labels to choose the best of ten evaluations, for a `NEW` classifier.
+        held_out: Rows to choose the best of ten evaluations, for a `NEW` classifier.
         folder: Where to write checkpoints.
         settings: Facts that must stay the same for a run in this folder to be resumed; None for a new folder.
     """
     config = model.config
-    args = training_arguments(plan, options, encoded, folder)
+    evaluate = held_out is not None and plan.training == NEW
+    args = training_arguments(plan, options, data.encoded, folder, config.problem_type, evaluate)
     checkpoint = None if settings is None else resume_point(args, settings)
     if plan.training == FITTED and inputs.kind == "text":
         # Their small updates would lose what the encoder learned about rare words.
@@ -96,7 +96,7 @@ def fine_tune(
 
     loss = None
     if config.problem_type == ONE_CLASS:
-        weights = balanced_weights(labels.tolist(), config) if options.class_weights else None
+        weights = balanced_weights(data.labels.tolist(), config) if options.class_weights else None
         loss = weighted_loss(args.label_smoothing_factor, weights)
     callbacks = []
     if args.load_best_model_at_end:
@@ -114,8 +114,8 @@ def fine_tune(
     trainer = GMLPTrainer(
         model=model,
         args=args,
-        train_dataset=_dataset(encoded, labels, inputs.kind),
-        eval_dataset=None if validation is None else _dataset(*validation, inputs.kind, train=False),
+        train_dataset=_dataset(data, inputs.kind),
+        eval_dataset=None if held_out is None else _dataset(held_out, inputs.kind, train=False),
         processing_class=inputs.processing_class,
         data_collator=collate,
         compute_loss_func=loss,
@@ -129,12 +129,13 @@ def fine_tune(
     model.requires_grad_(True)
     if hook is not None:
         hook.remove()
-    return trainer.state.global_step
+    return trainer.state.best_global_step or trainer.state.global_step
 
 
-def _dataset(encoded: list[dict], labels: np.ndarray, kind: str, train: bool = True) -> Dataset:
+def _dataset(part: Part, kind: str, train: bool = True) -> Dataset:
     """Return encoded rows with their "labels"; pictures as "image", and for training with an "index"."""
-    if kind == "picture":
-        columns: dict[str, Any] = {"image": encoded, "labels": labels.tolist()}
-        return Dataset.from_dict(columns | ({"index": list(range(len(encoded)))} if train else {}))
-    return Dataset.from_list(encoded).add_column("labels", labels.tolist())
+    labels = part.labels.tolist()
+    if kind == "text":
+        return Dataset.from_list(part.encoded).add_column("labels", labels)
+    columns: dict[str, Any] = {"image": part.encoded, "labels": labels}
+    return Dataset.from_dict(columns | ({"index": list(range(len(labels)))} if train else {}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import InputError
@@ -17,6 +18,11 @@ from ..training.build import sequence_length
 
 # Texts and pairs of a batch may have this many tokens at most, so that memory stays below a gigabyte.
 MAX_BATCH_TOKENS = 16_384
+
+
+def reads_pictures(config: PreTrainedConfig) -> bool:
+    """Return whether the inputs of a model are pictures."""
+    return hasattr(config, "image_size") or config.model_type == "timm_wrapper"
 
 
 class Texts:
@@ -30,6 +36,8 @@ class Texts:
     kind, head = "text", "ForSequenceClassification"
 
     def __init__(self, name: str, config: PreTrainedConfig, length: int | None, **options: Any) -> None:
+        if length is not None and length < 5:
+            raise InputError(f"--max_seq_length must be at least 5, got {length}.")
         self.length = sequence_length(config, length, default=512)
         self.processing_class = open_tokenizer(name, **options)
         if self.processing_class.pad_token_id is None:
@@ -38,13 +46,19 @@ class Texts:
         # The saved tokenizer has the length of the texts that the model was trained on.
         self.processing_class.model_max_length = self.length
         self.padding = padding_for(config)
+        # Texts of a row: 2 in pairs.
+        self.parts = 0
 
     def check(self, rows: Sequence) -> list[tuple[str, ...]]:
-        """Return the rows as tuples of one or two texts; raise InputError if one is something else, or blank."""
-        texts = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
+        """Return the rows as tuples of one or two texts, as many as in the rows that were checked first."""
+        if isinstance(rows, str):
+            raise InputError("Pass a list of texts, not a single text.")
+        texts = [tuple(row) if isinstance(row, list | tuple | np.ndarray) else (row,) for row in rows]
         for number, parts in enumerate(texts, start=1):
-            if len(parts) != len(texts[0]) or len(parts) > 2 or not all(isinstance(part, str) for part in parts):
-                raise InputError(f"Row {number} must be a text, or a pair of texts as in all rows, got {parts!r:.60}.")
+            self.parts = self.parts or len(parts)
+            if len(parts) != self.parts or len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+                kind = "a pair of texts" if self.parts == 2 else "a text"
+                raise InputError(f"Row {number} must be {kind}, as the other rows, got {parts!r:.60}.")
         return texts
 
     def keys(self, rows: list) -> list[Hashable]:
@@ -92,16 +106,20 @@ class Pictures:
     def check(self, rows: Sequence) -> list[dict]:
         """Return the rows as undecoded images of `datasets`; an InputError names what is not a picture."""
         from PIL.Image import Image
+        from PIL.ImageOps import exif_transpose
+
+        from ..processor import DEEP_MODES
 
         images: list[dict] = []
         for number, row in enumerate(rows, start=1):
-            if isinstance(row, Image):
-                row.convert("RGB").save(content := io.BytesIO(), "PNG")
+            if isinstance(row, Image) and row.mode not in DEEP_MODES:
+                # As `decode_image` reads a file.
+                exif_transpose(row).convert("RGB").save(content := io.BytesIO(), "PNG", compress_level=1)
                 images.append({"bytes": content.getvalue(), "path": None})
             elif isinstance(row, str | Path):
                 images.append({"bytes": None, "path": str(row)})
             else:
-                raise InputError(f"Row {number} must be a picture or the path of one, got {row!r:.60}.")
+                raise InputError(f"Row {number} must be a picture (8 bits) or the path of one, got {row!r:.60}.")
         return images
 
     def keys(self, rows: list) -> list[Hashable]:
@@ -143,10 +161,19 @@ def run(
     return np.stack(results)
 
 
+def final_layer(model: PreTrainedModel) -> nn.Linear:
+    """Return the last linear layer with as many outputs as the model has labels: its classifier."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in layers if layer.out_features == model.config.num_labels]
+    if not layers:
+        raise InputError(f"A {type(model).__name__} does not end in a linear layer: use another checkpoint.")
+    return layers[-1]
+
+
 def embed(model: PreTrainedModel, inputs: Texts | Pictures, encoded: list, size: int) -> np.ndarray:
-    """Return the inputs [N, D] of the model's final layer, `classifier`."""
+    """Return the inputs [N, D] of the model's `final_layer`."""
     read: list[torch.Tensor] = []
-    hook = model.classifier.register_forward_pre_hook(lambda module, args: read.append(args[0]))
+    hook = final_layer(model).register_forward_pre_hook(lambda module, args: read.append(args[0]))
     try:
         return run(model, inputs, encoded, size, lambda outputs: read.pop())
     finally:

@@ -1,14 +1,15 @@
 """What to train, from which start, and how to score it: decided here, from facts alone, before any work is done."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data.labels import ONE_CLASS, REGRESSION
-from ..errors import InputError
+from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
+from ..errors import InputError, listed
 
 if TYPE_CHECKING:
     from .classifier import Classifier
@@ -33,8 +34,8 @@ class Facts:
         kind: "text" or "picture".
         has_embeddings: Whether the checkpoint has trained embeddings of complete texts or pictures.
         is_own: Whether the model is a gMLP or aMLP, which starts with a higher learning rate than a BERT or ViT.
-        labels: [N], class ids or numbers, or [N, classes] with 1 for each class of a row.
-        validation_rows: Number of rows in data for validation.
+        labels: [N], class ids or numbers, or [N, classes] with 1 for each class, of rows that differ from each other.
+        has_validation: Whether there are data for validation.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Facts:
     is_own: bool
     problem_type: str
     labels: np.ndarray
-    validation_rows: int = 0
+    has_validation: bool = False
 
     @property
     def class_rows(self) -> float:
@@ -59,24 +60,24 @@ class Plan:
 
     Attributes:
         training: `FROZEN`, `FITTED` or `NEW`.
-        compare: Whether `FITTED` is kept only if it is better than `FROZEN` on held-out rows.
+        otherwise: The plan to carry out instead, unless this one is better on the held-out rows.
         folds: Folds of a cross-validation, which scores all rows; 0 for none.
-        held_out: Fraction of each class that is held out of fine-tuning, for scores and, from a `NEW` classifier, to
-            choose the best of ten evaluations.
+        held_out: Fraction of each class that is held out of fine-tuning, for scores, to compare it with `otherwise`
+            and, from a `NEW` classifier, to choose the best of ten evaluations.
         num_train_epochs, min_steps, max_steps: The length of fine-tuning: `max_steps` if above 0, else the epochs, but
             at least `min_steps`.
-        notes: What a default or a mode decided, a line each.
+        note: What is trained, in a sentence.
     """
 
     training: str
-    compare: bool = False
+    otherwise: "Plan | None" = None
     folds: int = 0
     held_out: float = 0.0
     num_train_epochs: float = 4.0
     min_steps: int = 300
     max_steps: int = -1
     learning_rate: float = 1.5e-3
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    note: str = ""
 
 
 def make_plan(facts: Facts, options: "Classifier") -> Plan:
@@ -85,50 +86,66 @@ def make_plan(facts: Facts, options: "Classifier") -> Plan:
     Raises:
         InputError: If an option is impossible, or would have no effect.
     """
-    rows, notes = len(facts.labels), []
-    if options.fine_tune is False and not facts.has_embeddings:
-        raise InputError("Without --fine_tune, only an encoder with trained embeddings can be used: leave it out.")
-    if options.class_weights and facts.problem_type == REGRESSION:
-        raise InputError("--class_weights is for classes, and the labels are numbers: leave it out.")
-    frozen = facts.has_embeddings and not options.fine_tune
-    compare = frozen and options.fine_tune is None and rows >= MIN_COMPARED_ROWS[facts.kind]
-    typed = [f"--{name}" for name in FINE_TUNING_FLAGS if getattr(options, name) is not None]
-    if frozen and not compare and typed:
-        raise InputError(f"{typed[0]} has no effect on a frozen encoder: leave it out, or pass --fine_tune true.")
     can_score = facts.class_rows >= MIN_CLASS_ROWS
-    if not can_score and options.cross_validation:
-        raise InputError(f"--cross_validation needs {MIN_CLASS_ROWS} rows in the typical class: leave it out.")
-    if frozen and not compare:
-        notes.append(f"All {rows} rows train a classifier on frozen embeddings (--fine_tune true: train all weights).")
-        folds = FOLDS if options.cross_validation is None else options.cross_validation
-        return Plan(FROZEN, folds=folds if can_score else 0, notes=tuple(notes))
+    is_frozen = facts.has_embeddings and not options.fine_tune
+    # The errors of numbers cannot be compared as the errors of classes are.
+    compare = is_frozen and options.fine_tune is None and can_score and facts.problem_type != REGRESSION
+    compare = compare and len(facts.labels) >= MIN_COMPARED_ROWS[facts.kind]
+    check_options(facts, options, is_frozen and not compare, can_score)
+    folds = FOLDS if options.cross_validation is None else options.cross_validation
+    note = "All rows train a classifier on frozen embeddings (--fine_tune true: train all weights)."
+    frozen = Plan(FROZEN, folds=folds if can_score and not facts.has_validation else 0, note=note)
+    if is_frozen and not compare:
+        return frozen
     training = FITTED if facts.has_embeddings else NEW
+    start = "a classifier on frozen embeddings" if training == FITTED else "a new classifier"
+    note = f"All weights are trained, from {start}."
     if compare:
-        notes.append(f"{rows} rows are enough to try fine-tuning, on a held-out part (--fine_tune false: do not).")
-    else:
-        start = "a classifier on frozen embeddings" if training == FITTED else "a new classifier"
-        notes.append(f"All weights are trained, from {start}.")
+        note = "There are enough rows to try fine-tuning, on a held-out part (--fine_tune false: do not)."
+    is_scored = facts.has_validation or options.cross_validation
     # A class with few rows keeps them for training.
-    held_out = 0.1 if not facts.validation_rows and (can_score or training == NEW) else 0.0
-    # Starting from a fitted classifier takes less training, and the encoder keeps more of what it learned.
-    rate, min_steps = (1.5e-3, 300) if facts.is_own else (5e-5, 300)
-    if training == FITTED and facts.kind == "text":
-        rate, min_steps = rate / 2, min_steps // 5
+    holds_out = can_score and (compare or training == NEW or not is_scored)
+    rate, epochs, min_steps = (1.5e-3 if facts.is_own else 5e-5), 4.0, 300
     if facts.kind == "picture":
         rate, epochs, min_steps = (1e-3 if facts.is_own else 5e-5), 30.0, 0
-    else:
-        epochs = 4.0
+    elif training == FITTED:
+        # Starting from a fitted classifier takes less training, and the encoder keeps more of what it learned.
+        rate, min_steps = rate / 2, 60
     return Plan(
         training,
-        compare=compare,
+        otherwise=frozen if compare else None,
         folds=options.cross_validation or 0,
-        held_out=held_out,
-        num_train_epochs=epochs if options.num_train_epochs is None else options.num_train_epochs,
-        min_steps=min_steps if options.num_train_epochs is None else 0,
-        max_steps=-1 if options.max_steps is None else options.max_steps,
-        learning_rate=rate if options.learning_rate is None else options.learning_rate,
-        notes=tuple(notes),
+        held_out=0.1 if holds_out else 0.0,
+        num_train_epochs=options.num_train_epochs or epochs,
+        min_steps=0 if options.num_train_epochs else min_steps,
+        max_steps=options.max_steps or -1,
+        learning_rate=options.learning_rate or rate,
+        note=note,
     )
+
+
+def check_options(facts: Facts, options: "Classifier", is_frozen: bool, can_score: bool) -> None:
+    """Raise an InputError for an option that is impossible, or would have no effect."""
+    for name in ("batch_size", *FINE_TUNING_FLAGS):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise InputError(f"--{name} must be above 0, got {value}.")
+        if value is not None and is_frozen and name in FINE_TUNING_FLAGS:
+            raise InputError(f"--{name} has no effect on a frozen encoder: leave it out, or pass --fine_tune true.")
+    if options.max_steps and options.num_train_epochs:
+        raise InputError("--max_steps and --num_train_epochs exclude each other: leave one out.")
+    if options.fine_tune is False and not facts.has_embeddings:
+        raise InputError("--fine_tune false needs a model with trained embeddings, unlike this one: leave it out.")
+    weighted = (ONE_CLASS, CLASSES) if is_frozen else (ONE_CLASS,)
+    if options.class_weights and facts.problem_type not in weighted:
+        raise InputError("--class_weights is for one class per row (on a frozen encoder, also several): leave it out.")
+    folds = options.cross_validation or 0
+    if folds and not 2 <= folds <= len(facts.labels):
+        raise InputError(f"--cross_validation must be 0, or from 2 to the number of rows, got {folds}.")
+    if folds and not can_score:
+        raise InputError(f"--cross_validation needs {MIN_CLASS_ROWS} rows in the typical class: leave it out.")
+    if folds and facts.has_validation:
+        raise InputError("--cross_validation and --validation_data exclude each other: leave one out.")
 
 
 def fold_numbers(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
@@ -165,32 +182,32 @@ def group_numbers(keys: Sequence[Hashable]) -> np.ndarray:
     return np.array([numbers[key] for key in keys])
 
 
-def data_notes(names: Sequence[str], labels: np.ndarray, groups: np.ndarray, problem_type: str) -> list[str]:
+def data_notes(labels: Labels, ids: np.ndarray, groups: np.ndarray) -> list[str]:
     """Return a line for each kind of rows or classes that make scores look better or worse than they are.
 
-    Raises:
-        InputError: If every row has a class of its own.
+    Args:
+        ids: [N] class ids or numbers, or [N, classes], as in `Facts`.
+        groups: [N], the same number for equal rows.
     """
-    notes, copies = [], len(groups) - len(np.unique(groups))
+    notes, copies = [f"Each row has {labels}."], len(groups) - len(np.unique(groups))
     if copies:
         notes.append(f"{copies} rows are copies of others; copies stay together in each split of the rows.")
-        rows = {*zip(groups.tolist(), map(str, labels.tolist()))}
-        if different := len(rows) - len(np.unique(groups)):
-            notes.append(f"{different} of the copies have another label than the first of these rows.")
-    if problem_type == REGRESSION:
+    different = Counter(group for group, _ in {*zip(groups.tolist(), map(str, ids.tolist()))})
+    if mixed := sum(count > 1 for count in different.values()):
+        notes.append(f"{mixed} rows have copies with another label.")
+    if labels.names is None:
         return notes
-    counts = labels.sum(0) if labels.ndim > 1 else np.bincount(labels, minlength=len(names))
-    if problem_type == ONE_CLASS and len(labels) > 9 and (counts > 0).sum() == len(labels):
-        raise InputError("Every row has a label of its own: are the columns of text and label swapped?")
-    if single := [name for name, count in zip(names, counts) if count == 1]:
-        notes.append(f"{len(single)} classes have only one row: {', '.join(single[:5])}.")
-    twins = Counter(_plain(name) for name in names)
-    if alike := [name for name in names if twins[_plain(name)] > 1]:
-        notes.append(f"Classes that differ only in case, spaces or Unicode form: {', '.join(map(repr, alike[:6]))}.")
+    counts = ids.sum(0) if ids.ndim > 1 else np.bincount(ids)
+    single = [name for name, count in zip(labels.names, counts) if count == 1]
+    if len(single) == len(ids):
+        notes.append("Every row has a class of its own: are the columns of text and label swapped?")
+    elif single:
+        notes.append(f"{len(single)} classes have only one row: {listed(single)}.")
+    twins = Counter(map(_plain, labels.names))
+    if alike := [repr(name) for name in labels.names if twins[_plain(name)] > 1]:
+        notes.append(f"Classes that differ only in case, spaces or Unicode form: {listed(alike)}.")
     return notes
 
 
 def _plain(name: str) -> str:
-    import unicodedata
-
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -1,7 +1,7 @@
 """What a classifier's training is worth: the files of the report, and its conclusion in a few sentences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ MAX_PRINTED_CLASSES = 20
 # With more classes there is no confusion matrix: that of ImageNet would have a million numbers.
 MAX_MATRIX_CLASSES = 200
 NO_ESTIMATE = (
-    f"There is no estimate of the accuracy: the typical class has fewer than {MIN_CLASS_ROWS} rows. "
-    "To get one, label more rows, or pass --validation_data."
+    "There is no estimate of the accuracy. To get one, pass --validation_data, or more rows: a cross-validation needs "
+    f"{MIN_CLASS_ROWS} in the typical class (and no --cross_validation 0)."
 )
 
 
@@ -52,7 +52,6 @@ class Report:
     rows: pandas.DataFrame
     kind: str
     baseline: np.ndarray | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.problem_type = self.config.problem_type
@@ -79,13 +78,10 @@ class Report:
     def sentences(self) -> list[str]:
         """Return what the scores say, and how certain they are."""
         evaluation, labels, count = self.evaluation, self.evaluation.labels, len(self.evaluation.labels)
-        how = "Cross-validated" if evaluation.folds is not None else "On held-out rows"
-        how = "On the validation data" if evaluation.is_validation else how
-        sentences = []
+        how, sentences = evaluation.how, []
         if self.problem_type == REGRESSION:
-            if count > 3:
-                words = correlation_in_words(self.values, labels)
-                sentences.append(f"{how}: correlation (Pearson) {words}.")
+            words = correlation_in_words(self.values, labels, evaluation.inflation)
+            sentences.append(f"{how}: correlation (Pearson) {words}.")
         else:
             right = (self.values == labels).reshape(count, -1).all(axis=1)
             words = accuracy_in_words(int(right.sum()), count, evaluation.inflation)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from scipy.stats import norm, pearsonr
+from scipy.stats import norm
 
 # Scores of fewer rows are called uncertain.
 MIN_SCORE_ROWS = 200
@@ -71,7 +71,7 @@ def accuracy_interval(right: int, rows: int, inflation: float = 1.0) -> tuple[fl
     extra, accuracy = inflation * Z**2 / rows, right / rows
     center = (accuracy + extra / 2) / (1 + extra)
     margin = np.sqrt(extra * (accuracy * (1 - accuracy) + extra / 4)) / (1 + extra)
-    return float(center - margin), float(center + margin)
+    return max(float(center - margin), 0.0), min(float(center + margin), 1.0)
 
 
 def accuracy_in_words(right: int, rows: int, inflation: float = 1.0) -> str:
@@ -80,11 +80,16 @@ def accuracy_in_words(right: int, rows: int, inflation: float = 1.0) -> str:
     return f"{right / rows:.3f} (95 % interval {low:.3f} to {high:.3f}; {right} of {rows} rows)"
 
 
-def correlation_in_words(predictions: np.ndarray, numbers: np.ndarray) -> str:
-    """Return Pearson's correlation with its 95 % interval and the number of rows, which are at least 4."""
-    result = pearsonr(predictions, numbers)
-    low, high = result.confidence_interval()
-    return f"{result.statistic:.3f} (95 % interval {low:.3f} to {high:.3f}; {len(numbers)} rows)"
+def correlation_in_words(predictions: np.ndarray, numbers: np.ndarray, inflation: float = 1.0) -> str:
+    """Return Pearson's correlation with the number of rows and, from enough rows on, its 95 % interval (Fisher)."""
+    if np.ptp(predictions) == 0 or np.ptp(numbers) == 0:
+        return f"undefined, since all numbers or all predictions are equal ({len(numbers)} rows)"
+    correlation = np.corrcoef(predictions, numbers)[0, 1].clip(-1 + 1e-9, 1 - 1e-9)
+    degrees = len(numbers) / inflation - 3
+    if degrees <= 0:
+        return f"{correlation:.3f} ({len(numbers)} rows)"
+    low, high = np.tanh(np.arctanh(correlation) + np.array([-Z, Z]) / np.sqrt(degrees))
+    return f"{correlation:.3f} (95 % interval {low:.3f} to {high:.3f}; {len(numbers)} rows)"
 
 
 class Comparison(NamedTuple):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from scipy.special import softmax
-from scipy.stats import binomtest
+from scipy.stats import binomtest, pearsonr
 
 from hf_gmlp.metrics.calibration import (
     CROSS_VALIDATED,
@@ -9,6 +9,7 @@ from hf_gmlp.metrics.calibration import (
     calibrate,
     calibration_error,
     compare,
+    correlation_in_words,
     fit_temperature,
 )
 
@@ -79,3 +80,25 @@ def test_intervals_of_differences_hold_the_true_one_in_nineteen_of_twenty_sample
         comparison = compare(model, baseline)
         held += comparison.low <= 100 * 0.2 * (0.9 - 0.7) <= comparison.high
     assert held / 400 > 0.92
+
+
+@pytest.mark.parametrize("inflation", [1.0, CROSS_VALIDATED, 40.0])
+def test_no_interval_leaves_the_possible_values(inflation):
+    for rows in (1, 2, 3, 20):
+        for right in {0, 1, rows - 1, rows}:
+            low, high = accuracy_interval(right, rows, inflation)
+            assert 0 <= low < high <= 1 and low - 1e-9 <= right / rows <= high + 1e-9
+            comparison = compare(np.arange(rows) < right, np.arange(rows) >= right, inflation)
+            assert -100 <= comparison.low <= comparison.high <= 100
+
+
+def test_the_interval_of_a_correlation_is_that_of_fisher():
+    values, numbers = np.random.default_rng(0).standard_normal((2, 30))
+    low, high = pearsonr(values, numbers).confidence_interval()
+    expected = f"{pearsonr(values, numbers)[0]:.3f} (95 % interval {low:.3f} to {high:.3f}; 30 rows)"
+    assert correlation_in_words(values, numbers) == expected
+    # Copies of all rows make the interval no narrower.
+    copies = correlation_in_words(np.tile(values, 4), np.tile(numbers, 4), inflation=4)
+    assert copies == expected.replace("30 rows", "120 rows")
+    assert "interval" not in correlation_in_words(values[:3], numbers[:3])
+    assert correlation_in_words(np.ones(30), numbers).startswith("undefined")

@@ -64,3 +64,24 @@ def test_help_and_recipes_import_no_models():
     code = "import sys, hf_gmlp_cli; hf_gmlp_cli.main(['recipes']); hf_gmlp_cli.make_parser(); "
     code += "assert not {'hf_gmlp', 'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("flags", "command"),
+    [
+        (["--model_name_or_path", "m", "--train_file", "a.csv", "--output_dir", "o"], "m a.csv --output o"),
+        (["--train_file", "a.csv"], "MODEL a.csv --output FOLDER"),
+        (["model"], "model DATA --output FOLDER"),
+    ],
+)
+def test_the_form_of_classify_is_named(flags, command, capsys):
+    with pytest.raises(SystemExit):
+        main(["classify", *flags])
+    assert capsys.readouterr().err.endswith(f"the output: hf-gmlp classify {command}\n")
+
+
+def test_values_of_classify_are_checked(capsys):
+    for flags in (["--fine_tune", "yes"], ["--class_weights", "equal"], ["--pair_column_names", "a"]):
+        with pytest.raises(SystemExit):
+            main(["classify", "model", "data.csv", "--output", "out", *flags])
+        assert flags[0] in capsys.readouterr().err
