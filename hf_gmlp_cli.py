@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).with_name("hf_gmlp")
+ENCODING = "encoding of a text file, such as cp1252 (default: UTF-8)"
 MODEL = "folder or name of a trained model"
 SCRIPTS = ("mlm", "clm", "glue", "qa", "image_classification")
 
@@ -103,7 +104,7 @@ def classify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--label_column_name", metavar="NAME", help="column of the labels")
     parser.add_argument("--drop_unlabeled", action="store_true", help="leave out rows without a label")
     parser.add_argument("--validation_data", metavar="FILE_OR_FOLDER", help="data for the scores, of the same form")
-    parser.add_argument("--encoding", help="encoding of a csv or text file, such as cp1252 (default: UTF-8)")
+    parser.add_argument("--encoding", help=ENCODING)
     tuned = "true: train all weights; false: only a classifier on the frozen encoder (default: by model and rows)"
     parser.add_argument("--fine_tune", type=boolean, metavar="true|false", help=tuned)
     parser.add_argument("--max_seq_length", type=int, metavar="N", help="tokens used of a text (default: 512)")
@@ -171,6 +172,8 @@ def predict_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--max_seq_length", type=int, metavar="N", help=length)
     negative = "allow an empty answer, for a model of questions without an answer (SQuAD v2.0)"
     parser.add_argument("--version_2_with_negative", action="store_true", help=negative)
+    parser.add_argument("--encoding", help=ENCODING)
+    dtype_argument(parser)
     parser.set_defaults(function=tool("tools.predict", "predict"))
 
 
@@ -178,6 +181,7 @@ def serve_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
+    dtype_argument(parser)
     parser.set_defaults(function=tool("tools.serve", "serve"))
 
 

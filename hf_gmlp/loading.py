@@ -128,8 +128,14 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
         )
 
 
-def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
-    """Load a model for a task such as "SequenceClassification", on the accelerator if there is one.
+def task_of(config: PreTrainedConfig) -> str:
+    """Return the task that a checkpoint was trained for, such as "SequenceClassification"; "" for an encoder."""
+    return (config.architectures or [""])[0].partition("For")[2]
+
+
+def open_runnable(checkpoint: str, task: str, dtype: str = "auto") -> PreTrainedModel:
+    """Load a model for a task such as "SequenceClassification", on the accelerator if there is one, with weights of the
+    type that `choose_dtype` returns for `dtype`.
 
     If the folder has an ONNX program from `hf-gmlp export`, that program computes.
     """
@@ -137,7 +143,10 @@ def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
     file = program_of(checkpoint)
     if file is None:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        return open_model(auto_class, checkpoint).to(device).eval()
+        model = open_model(auto_class, checkpoint)
+        # Numbers keep their digits, of which bfloat16 has three.
+        is_number = model.config.problem_type == "regression"
+        return model.to(device, torch.float32 if is_number else choose_dtype(dtype)).eval()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
@@ -152,6 +161,8 @@ def open_runnable(checkpoint: str, task: str) -> PreTrainedModel:
     # The weights of this model are not used.
     model = auto_class.from_config(open_config(checkpoint)).eval()
     model.forward = forward
+    if dtype == "bfloat16":
+        raise InputError(f"--dtype bfloat16 has no effect on {file}: leave it out, or delete the program.")
     print(f"Running {file}")
     return model
 

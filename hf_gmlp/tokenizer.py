@@ -173,7 +173,7 @@ def text_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def language_note(
-    texts: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase
+    texts: Iterable[Sequence[str]], ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase
 ) -> list[str]:
     """Return a line if the tokenizer was made for another language: many unknown tokens, or over two tokens a word.
 
@@ -187,12 +187,10 @@ def language_note(
     unknown = sum(token == tokenizer.unk_token_id for row in ids for token in row)
     if unknown <= 0.1 * tokens and tokens <= 2 * words:
         return []
-    found = (
-        f"{unknown} of {tokens} tokens are unknown"
-        if unknown > 0.1 * tokens
-        else f"{tokens / max(words, 1):.1f} tokens a word"
-    )
-    return [f"The tokenizer was made for another language or kind of text ({found}): expect low scores."]
+    evidence = f"{tokens / max(words, 1):.1f} tokens a word"
+    if unknown > 0.1 * tokens:
+        evidence = f"{unknown} of {tokens} tokens are unknown"
+    return [f"The tokenizer was made for another language or kind of text ({evidence}): expect low scores."]
 
 
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:

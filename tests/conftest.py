@@ -47,6 +47,12 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def single_precision(monkeypatch):
+    """Let --dtype auto mean float32 on every processor."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+
+
 @pytest.fixture
 def fresh_compiler():
     """Clear compiled graphs before and after a test."""

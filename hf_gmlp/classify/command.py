@@ -134,7 +134,7 @@ def read_texts(
     """
     if text_columns and pair_columns:
         raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
-    dataset = read_files([path], text_columns=None, encoding=encoding)
+    dataset = read_files([path], encoding=encoding)
     names = dataset.column_names
     label_column = label_column or find_label_column(names)
     columns = list(find_text_columns(names, label_column, text_columns or pair_columns))

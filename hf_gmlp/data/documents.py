@@ -28,7 +28,7 @@ def load_texts(
     training documents is held out, but not of a stream. At most `max_eval_samples` (in a stream, by default 1,000)
     validation documents are read.
     """
-    loaded = source.load(streaming=streaming, text_columns=[text_column])
+    loaded = source.load(streaming=streaming)
     texts = {split: text_rows(loaded[split], text_column, f"the {split} data") for split in PARTS if split in loaded}
     # They are held out even if no evaluation is needed, so that a later evaluation has not been trained on them.
     if "train" in texts and "validation" not in texts and not streaming:

@@ -107,14 +107,12 @@ def read_files(
     *,
     streaming: bool = False,
     access: Access = Access(),
-    text_columns: Sequence[str] | None = (),
     encoding: str | None = None,
 ) -> Dataset | IterableDataset:
     """Return the rows of files of one kind; an InputError if they cannot be read as this kind, or have no rows.
 
     Args:
         paths: Paths, or patterns such as "data/*.jsonl".
-        text_columns: Has no effect, since all values of JSON, csv and tsv files become text, also in lists.
         encoding: That of text, by default UTF-8.
     """
     paths = expand(paths)

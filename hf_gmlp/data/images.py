@@ -120,7 +120,7 @@ def load_images(
         splits = _read_folders(source)
         image_column, label_column = "image", "label"
     else:
-        splits = source.load(text_columns=(image_column, label_column))
+        splits = source.load()
     validation = next((splits[name] for name in ("validation", "valid", "val", "test") if name in splits), None)
     parts = {"train": splits.get("train"), "validation": validation}
     splits = {split: rows for split, rows in parts.items() if rows is not None}

@@ -81,7 +81,7 @@ def text_columns_of(dataset: Dataset) -> list[list[str]]:
 
 def text_parts(row: Mapping[str, object], columns: Sequence[str], separator: str | None = None) -> tuple[str, ...]:
     """Return the texts of some columns of a row, a pair for example; with a `separator` joined into one text."""
-    values = ["" if row[column] is None else str(row[column]) for column in columns]
+    values = ["" if row.get(column) is None else str(row[column]) for column in columns]
     return tuple(values) if separator is None else (separator.join(filter(str.strip, values)),)
 
 
@@ -220,7 +220,7 @@ def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str
         parts = [paths] if len(splits) == 1 else [[path] for path in paths]
         files |= {split: part for split, part in zip(splits, parts) if part}
     # All columns are text, since texts may look like numbers.
-    loaded = replace(source, files=files).load(text_columns=None) if files or not source.files else {}
+    loaded = replace(source, files=files).load() if files or not source.files else {}
     return {split: loaded[split] for splits in names.values() for split in splits if split in loaded}
 
 

@@ -26,6 +26,6 @@ class Source:
     encoding: str | None = None
 
     def load(self, **options: Any) -> dict[str, Any]:
-        """Return the splits that exist, with options of `load_data`: "streaming" and "text_columns"."""
+        """Return the splits that exist, with options of `load_data`, such as "streaming"."""
         source = {field.name: getattr(self, field.name) for field in fields(self)}
         return dict(load_data(**source, **options))

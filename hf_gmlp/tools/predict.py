@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from scipy.special import expit, softmax
 from tqdm import tqdm
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, pipeline
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.files import stream_rows
 from ..data.images import find_images
 from ..data.labels import CLASSES, NUMBER, ONE_CLASS, REGRESSION, label_names, similar_name
-from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns
+from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, listed
 from ..loading import (
     check_vocabulary,
@@ -30,9 +30,10 @@ from ..loading import (
     open_runnable,
     open_tokenizer,
     program_of,
+    task_of,
 )
 from ..metrics.calibration import accuracy_in_words, correlation_in_words
-from ..tokenizer import padding_for, text_length
+from ..tokenizer import language_note, padding_for, text_length
 from . import EMBEDDINGS
 from .question_answering import QuestionAnswerer
 
@@ -57,6 +58,7 @@ def predict(
     max_seq_length: int | None = None,
     version_2_with_negative: bool = False,
     encoding: str | None = None,
+    dtype: str = "auto",
 ) -> None:
     """Write the rows of a file, or of a folder of pictures, to a csv or jsonl file, with the `top_k` best classes or
     answers of each row and their probabilities. If there are labels, print the score. Texts are classified by their
@@ -70,22 +72,21 @@ def predict(
     is_new = target.suffix in FORMATS and not target.is_dir() and target != Path(data).resolve()
     if not (is_new and os.access(target.parent, os.W_OK)):
         raise InputError(f"--output {output} must be a new {' or '.join(FORMATS)} file in a folder you may write to.")
-    architecture = (open_config(model).architectures or [""])[0]
-    task = architecture.partition("For")[2]
+    task = task_of(open_config(model))
     is_text = task == "SequenceClassification"
     if min(top_k, batch_size) < 1 or (max_seq_length is not None and (max_seq_length < 5 or not is_text)):
         raise InputError("--top_k and --batch_size must be at least 1, and --max_seq_length, for texts, at least 5.")
     scorer = None
     if task == "QuestionAnswering":
-        answerer = QuestionAnswerer(open_runnable(model, task), open_tokenizer(model))
+        answerer = QuestionAnswerer(runnable := open_runnable(model, task, dtype), open_tokenizer(model))
         options: dict[str, Any] = {"handle_impossible_answer": version_2_with_negative, "batch_size": batch_size}
         results = partial(answer, answerer, top_k=top_k, **options)
         predictor = Predictor(question_inputs, results, top_k, batch_size)
         rows = chunks(stream_rows(data, encoding), CHUNK)
     elif is_text or task == "ImageClassification":
-        columns, runnable = (text_column_names, label_column_name), open_runnable(model, task)
+        columns, runnable = (text_column_names, label_column_name), open_runnable(model, task, dtype)
         predictor, scorer, rows = open_classifier(runnable, model, data, *columns, max_seq_length, batch_size, encoding)
-    elif architecture.endswith("Model"):
+    elif not task:
         raise InputError(f"{model} {EMBEDDINGS}")
     else:
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
@@ -100,7 +101,9 @@ def predict(
         if writer.predictions == 0:
             reason = next(iter(predictor.notes), "are missing")
             raise InputError(f"No row of {data} can be predicted: all rows {reason}.")
-    print(f"{writer.predictions} predictions are in {output}")
+    print(
+        f"{writer.predictions} predictions are in {output} (computed in {str(runnable.dtype).removeprefix('torch.')})"
+    )
     if scorer is not None:
         print(*scorer.report(), sep="\n")
     for note, count in predictor.notes.items():
@@ -326,12 +329,11 @@ def open_classifier(
     scorer = Scorer(model.config, first, label_column, ("folder",) if is_folder else LABEL_COLUMNS)
     if is_folder:
         inputs: Callable = partial(picture_inputs, folder=data)
-        processor: Any = open_image_processor(checkpoint)
-        classify: Any = pipeline("image-classification", model, image_processor=processor, batch_size=batch_size)
-        results: Callable = partial(picture_results, partial(classify, top_k=len(scorer.names)))
+        prepare: Callable = partial(open_image_processor(checkpoint), return_tensors="pt")
     else:
         names = list(dict.fromkeys(chain(*first)))
-        inputs, results = open_texts(model, checkpoint, names, text_columns, scorer, length)
+        inputs, prepare = open_texts(model, checkpoint, names, text_columns, scorer, length)
+    results = partial(classes, model=model, prepare=prepare, scorer=scorer)
     return Predictor(inputs, results, len(scorer.names), batch_size), scorer, chain([first], parts)
 
 
@@ -345,7 +347,9 @@ def open_texts(
 ) -> tuple[Callable, Callable]:
     """Return the inputs and results of a `Predictor` for texts in columns of these `names`. Without `text_columns`, the
     columns are those of the training, if the rows have them or only one column."""
-    check_text_columns(text_columns or [])
+    joins = getattr(model.config, "text_separator", None) is not None
+    if not joins:
+        check_text_columns(text_columns or [])
     tokenizer, n = open_tokenizer(checkpoint), getattr(model.config, "max_position_embeddings", None)
     check_vocabulary(model.config, tokenizer, checkpoint)
     if tokenizer.pad_token is None:
@@ -362,20 +366,21 @@ def open_texts(
     if not {*trained} <= {*names} and len(trained) == len(others) == 1:
         trained = others
     columns = find_text_columns(names, label if label in names else None, text_columns or trained)
-    tqdm.write(f"Texts: {' and '.join(columns)}")
-    inputs = partial(text_inputs, columns=columns, tokenizer=tokenizer, longest=longest)
-    padding: dict[str, Any] = {"padding": padding_for(model.config), "max_length": longest}
-    return inputs, partial(text_results, model=model, tokenizer=tokenizer, scorer=scorer, **padding)
+    separator = model.config.text_separator if joins and len(columns) > 1 else None
+    how = "" if separator is None else " (joined)"
+    tqdm.write(f"Texts: {' and '.join(columns)}{how}")
+    inputs = partial(text_inputs, columns=columns, separator=separator, tokenizer=tokenizer, longest=longest)
+    padding: dict[str, Any] = {"padding": padding_for(model.config), "max_length": longest, "return_tensors": "pt"}
+    return inputs, partial(tokenizer.pad, **padding)
 
 
 @torch.inference_mode()
-def text_results(
-    inputs: list, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scorer: Scorer, **padding: Any
-) -> list[Results]:
-    """Return the results of tokenized texts."""
-    logits = (
-        model(**tokenizer.pad(inputs, return_tensors="pt", **padding).to(model.device)).logits.float().cpu().numpy()
-    )
+def classes(inputs: list, model: PreTrainedModel, prepare: Callable, scorer: Scorer) -> list[Results]:
+    """Return the results of tokenized texts or decoded pictures, of which `prepare` makes a batch."""
+    batch = {name: tensor.to(model.device) for name, tensor in prepare(inputs).items()}
+    if "pixel_values" in batch:
+        batch["pixel_values"] = batch["pixel_values"].to(model.dtype)
+    logits = model(**batch).logits.float().cpu().numpy()
     if scorer.problem_type == REGRESSION:
         return [[(f"{number:.9g}",)] for (number,) in logits]
     scores = expit(logits) if scorer.problem_type == CLASSES else softmax(logits, axis=1)
@@ -384,15 +389,23 @@ def text_results(
 
 
 def text_inputs(
-    rows: list[Row], notes: Counter[str], *, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int
+    rows: list[Row],
+    notes: Counter[str],
+    *,
+    columns: Sequence[str],
+    separator: str | None,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
 ) -> Iterator[tuple[int, dict[str, list[int]]]]:
-    texts = [["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows]
+    texts, is_first = [text_parts(row, columns, separator) for row in rows], not notes
     filled = [number for number, parts in enumerate(texts) if all(map(str.strip, parts))]
     notes["have no text"] += len(rows) - len(filled)
     if filled:
         parts = [list(column) for column in zip(*(texts[number] for number in filled))]
         encoded = tokenizer(*parts, verbose=False, truncation=True, max_length=longest)
         lengths = [len(ids) for ids in encoded["input_ids"]]
+        for line in language_note(zip(*parts), encoded["input_ids"], tokenizer) if is_first else ():
+            tqdm.write(line)
         note = f"have {longest} tokens or more, of which the first {longest} are used (--max_seq_length)"
         notes[note] += sum(length >= longest for length in lengths)
         # Batches of similar length need little padding.
@@ -418,10 +431,6 @@ def picture_inputs(rows: list[Row], notes: Counter[str], *, folder: str) -> Iter
         except InputError as error:
             tqdm.write(str(error))
             notes["cannot be read as pictures"] += 1
-
-
-def picture_results(classify: Callable, inputs: list) -> list[Results]:
-    return [[(answer["label"], answer["score"]) for answer in row] for row in classify(inputs)]
 
 
 def question_inputs(rows: list[Row], notes: Counter[str]) -> Iterator[tuple[int, tuple[str, str]]]:

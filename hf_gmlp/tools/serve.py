@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, pipeline
 from yaml import YAMLError
 
 from ..errors import InputError
-from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer
+from ..loading import open_config, open_image_processor, open_runnable, open_tokenizer, task_of
 from ..processor import decode_image
 from ..tokenizer import open_ended, text_length
 from . import EMBEDDINGS
@@ -27,10 +27,10 @@ LOOPBACK = ["127.0.0.1", "localhost"]
 SENTENCE = "The committee accepted the proposal after a long debate."
 
 
-def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000) -> None:
+def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000, dtype: str = "auto") -> None:
     """Serve a page for a trained model until Ctrl-C. Port 0 picks a free port from 7860 on."""
     print(f"Loading {checkpoint} ...", flush=True)
-    page = make_page(checkpoint)
+    page = make_page(checkpoint, dtype)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "show_error": True, "theme": theme}
     options |= {"server_name": host, "server_port": port or None, "max_file_size": "100mb", "footer_links": ["api"]}
@@ -45,23 +45,22 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000) -> None:
     page.block_thread()
 
 
-def make_page(checkpoint: str) -> gr.Blocks:
+def make_page(checkpoint: str, dtype: str = "auto") -> gr.Blocks:
     """Return the page of a model, or raise an InputError if it cannot be loaded or its head has no page."""
     config = open_config(checkpoint)
-    name = (config.architectures or ["model without a head"])[0]
     pages = {"MaskedLM": fill_masks, "SequenceClassification": classify_text, "QuestionAnswering": answer_questions}
     pages |= {"ImageClassification": classify_images, "CausalLM": continue_text}
-    head = next((head for head in pages if name.endswith(head)), None)
-    if name.endswith("Model"):
+    task = task_of(config)
+    if not task:
         raise InputError(f"{checkpoint} {EMBEDDINGS}")
-    if head is None:
-        raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
-    model = open_runnable(checkpoint, head)
-    classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
+    if task not in pages:
+        raise InputError(f"{checkpoint} is a model for {task}, which has no page: use one for {', '.join(pages)}.")
+    model = open_runnable(checkpoint, task, dtype)
+    classes = ", ".join(config.id2label.values()) if "Classification" in task and config.num_labels > 1 else ""
     with gr.Blocks(title=Path(checkpoint).name, analytics_enabled=False) as page:
         lines = [f"# {Path(checkpoint).name}", description(checkpoint), classes and f"Classes: {classes}"]
         gr.Markdown("\n\n".join(filter(None, lines)))
-        pages[head](model.eval(), checkpoint)
+        pages[task](model.eval(), checkpoint)
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 

@@ -87,7 +87,7 @@ def test_a_file_of_texts(run, name, tmp_path, encoder):
 
 def test_a_folder_of_pictures(run, vision, tmp_path):
     write_photos(tmp_path / "photos", 5, 0)
-    assert "baseline (logistic regression on 32 x 32 pixels) has 1.000" in run("photos", model=vision)
+    assert "baseline (logistic regression on color histograms) has 1.000" in run("photos", model=vision)
     files = sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "photos").rglob("*.png"))
     table = table_of()
     assert table["file"].tolist() == files and table["label"].tolist() == [Path(file).parent.name for file in files]

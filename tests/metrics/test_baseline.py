@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
 
-from hf_gmlp.metrics.baseline import baseline_predictions, small_pixels
+from hf_gmlp.metrics.baseline import baseline_predictions, color_histograms
 
 from ..samples import opinions, write_photos
 
@@ -39,8 +39,16 @@ def test_pictures_are_compared_by_their_colors(tmp_path):
     rows, labels = [{"bytes": None, "path": str(path)} for path in paths], np.arange(12) // 4
     predictions = baseline_predictions("picture", rows, labels, None, np.arange(12) % 4)
     np.testing.assert_array_equal(predictions, labels)
-    pixels = small_pixels(rows[:1])[0].reshape(32, 32, 3)
-    np.testing.assert_allclose(pixels, np.asarray(Image.open(paths[0]).resize((32, 32))) / 255 - 0.5)
+
+
+def test_colors_are_counted_in_cubes(tmp_path):
+    half = np.full((16, 16, 3), (255, 0, 40), dtype=np.uint8)
+    half[:8] = (0, 64, 31)
+    Image.fromarray(half).save(tmp_path / "half.png")
+    (histogram,) = color_histograms([{"bytes": None, "path": str(tmp_path / "half.png")}])
+    # Resizing blends a few rows of pixels between the two colors.
+    assert np.square(histogram).sum() == pytest.approx(1)
+    np.testing.assert_allclose(np.square(histogram[[2 * 8, 7 * 64 + 1]]), 0.5, atol=0.07)
 
 
 @pytest.mark.parametrize("rows", [[("?!",)] * 4, [("word",)] * 4])

@@ -198,7 +198,7 @@ def test_the_command_serves_until_it_is_interrupted(folders):
 
 def test_the_command_names_an_unsupported_model_and_a_used_port(folders, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        kinds = {"choice": "GMLPForMultipleChoice", "encoder": "docs/notebooks/search.ipynb", "masked": "--port"}
+        kinds = {"choice": "MultipleChoice", "encoder": "docs/notebooks/search.ipynb", "masked": "--port"}
         for kind, message in kinds.items():
             with pytest.raises(SystemExit) as stop:
                 main(["serve", str(folders[kind]), "--port", str(server.getsockname()[1])])
