@@ -132,6 +132,8 @@ def check_options(facts: Facts, options: "Classifier", is_frozen: bool, can_scor
             raise InputError(f"--{name} must be above 0, got {value}.")
         if value is not None and is_frozen and name in FINE_TUNING_FLAGS:
             raise InputError(f"--{name} has no effect on a frozen encoder: leave it out, or pass --fine_tune true.")
+    if (options.random_state or 0) < 0:
+        raise InputError(f"--seed must be at least 0, got {options.random_state}.")
     if options.max_steps and options.num_train_epochs:
         raise InputError("--max_steps and --num_train_epochs exclude each other: leave one out.")
     if options.fine_tune is False and not facts.has_embeddings:
