@@ -128,7 +128,8 @@ def check_options(facts: Facts, options: "Classifier", is_frozen: bool, can_scor
     """Raise an InputError for an option that is impossible, or would have no effect."""
     for name in ("batch_size", *FINE_TUNING_FLAGS):
         value = getattr(options, name)
-        if value is not None and value <= 0:
+        # NaN is not above 0 either.
+        if value is not None and not value > 0:
             raise InputError(f"--{name} must be above 0, got {value}.")
         if value is not None and is_frozen and name in FINE_TUNING_FLAGS:
             raise InputError(f"--{name} has no effect on a frozen encoder: leave it out, or pass --fine_tune true.")

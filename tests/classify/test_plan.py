@@ -93,6 +93,7 @@ def test_many_rows_are_a_reason_to_compare():
         (BERT, {"max_steps": 5, "num_train_epochs": 2}, "exclude each other"),
         (BERT, {"max_steps": 0}, "--max_steps must be above 0, got 0"),
         (BERT, {"learning_rate": -1.0}, "--learning_rate must be above 0"),
+        (BERT, {"learning_rate": float("nan")}, "--learning_rate must be above 0"),
         ({}, {"batch_size": 0}, "--batch_size must be above 0"),
         ({}, {"random_state": -1}, "--seed must be at least 0"),
         (BERT, {"fine_tune": False}, "--fine_tune false needs a model with trained embeddings"),
