@@ -52,7 +52,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         class_weights: "balanced" weights classes by the inverse of their number of rows.
         calibrate: Whether to divide the classifier by a temperature, where this makes the probabilities better.
         num_train_epochs, max_steps, learning_rate: Of fine-tuning; by default those of `Plan`.
-        batch_size: Rows per step of fine-tuning, and at most as many at once in predictions; by default 32.
+        batch_size: Rows per step of fine-tuning, and at most as many at once in predictions.
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the processor or GPU multiplies it fast.
         random_state: Seed of the folds and of fine-tuning.
         trust_remote_code: Whether to run code of the checkpoint. gMLPs do not need it.
@@ -73,7 +73,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
     num_train_epochs: float | None = None
     max_steps: int | None = None
     learning_rate: float | None = None
-    batch_size: int | None = None
+    batch_size: int = 32
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     random_state: int | None = 0
     trust_remote_code: bool = False
@@ -171,10 +171,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
         dtype = torch.float32 if self.labels_.problem_type == REGRESSION else choose_dtype(self.dtype)
         return model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
 
-    @property
-    def batch_rows(self) -> int:
-        return self.batch_size or 32
-
     def _set_labels(self, y: list) -> None:
         """Find out what the labels are, and keep the classes as they were passed: integers, say, instead of names."""
         self.has_vectors_ = _are_vectors(y)
@@ -198,7 +194,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             return np.empty((0, self.model_.config.num_labels))
         encoded = self.inputs_.encode(rows)
         model = self.as_computed(self.model_)
-        return run(model, self.inputs_, encoded, self.batch_rows, lambda outputs: outputs.logits)
+        return run(model, self.inputs_, encoded, self.batch_size, lambda outputs: outputs.logits)
 
     def predict(self, X: Sequence) -> np.ndarray:
         """Return the class of each text or picture, its number, or the list of its classes, [N]; 0 and 1 for each

@@ -22,8 +22,6 @@ from .training import Part
 if TYPE_CHECKING:
     from .classifier import Classifier
 
-# Rows of an optimizer step.
-BATCH = 32
 # More tokens are computed in several parts of a step, in less memory.
 MAX_TOKENS = 8192
 
@@ -33,7 +31,7 @@ def training_arguments(
 ) -> RunArguments:
     """Return Trainer's arguments. With `evaluate`, the best of ten evaluations is kept, else the model at the end."""
     is_text, rows = "input_ids" in encoded[0], len(encoded)
-    batch = min(options.batch_size or BATCH, rows)
+    batch = min(options.batch_size, rows)
     longest = max(len(row["input_ids"]) for row in encoded) if is_text else 1
     steps = math.ceil(rows / batch)
     epochs = max(plan.num_train_epochs, math.ceil(plan.min_steps / steps))

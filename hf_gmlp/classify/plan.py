@@ -128,10 +128,13 @@ def check_options(facts: Facts, options: "Classifier", is_frozen: bool, can_scor
     """Raise an InputError for an option that is impossible, or would have no effect."""
     for name in ("batch_size", *FINE_TUNING_FLAGS):
         value = getattr(options, name)
-        if value is not None and value <= 0:
+        # NaN is not above 0 either.
+        if value is not None and not value > 0:
             raise InputError(f"--{name} must be above 0, got {value}.")
         if value is not None and is_frozen and name in FINE_TUNING_FLAGS:
             raise InputError(f"--{name} has no effect on a frozen encoder: leave it out, or pass --fine_tune true.")
+    if (options.random_state or 0) < 0:
+        raise InputError(f"--seed must be at least 0, got {options.random_state}.")
     if options.max_steps and options.num_train_epochs:
         raise InputError("--max_steps and --num_train_epochs exclude each other: leave one out.")
     if options.fine_tune is False and not facts.has_embeddings:

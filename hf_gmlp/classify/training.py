@@ -91,7 +91,7 @@ class Training:
 
     def embed(self, model: PreTrainedModel, encoded: list[dict]) -> np.ndarray:
         """Return embeddings [N, D], computed in the type that the options name."""
-        return embed(self.options.as_computed(model), self.inputs, encoded, self.options.batch_rows)
+        return embed(self.options.as_computed(model), self.inputs, encoded, self.options.batch_size)
 
     def fit(self, model: PreTrainedModel, inputs: np.ndarray, labels: np.ndarray) -> frozen.Linear:
         """Fit a linear classifier to embeddings [N, D]."""
@@ -147,7 +147,7 @@ class Training:
     def logits(self, model: PreTrainedModel, encoded: list[dict]) -> np.ndarray:
         """Return the logits [N, outputs] of rows."""
         model = self.options.as_computed(model)
-        return run(model, self.inputs, encoded, self.options.batch_rows, lambda outputs: outputs.logits)
+        return run(model, self.inputs, encoded, self.options.batch_size, lambda outputs: outputs.logits)
 
     def evaluation(
         self, logits: np.ndarray, part: Part, how: str, rows: np.ndarray | None = None, folds: np.ndarray | None = None
