@@ -44,7 +44,7 @@ from hf_gmlp.metrics.calibration import (
 from .machine import circumstances
 from .sentences import Encoder, embed
 
-ROWS, SAMPLES, MOST, TOKENS = (4, 8, 16, 64), 3, 3000, 512
+ROWS, SAMPLES, MOST = (4, 8, 16, 64), 3, 3000
 STRENGTHS, FOLDS = (0.01, 0.1, 1.0, 10.0, 100.0), 5
 # Below this number, today's rule applies no temperature.
 MIN_CALIBRATION_ROWS = 100
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="csv file of the results, which is continued")
     parser.add_argument("--sizes", nargs="+", type=int, help="rows per class; for texts and columns, rows in all")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(SAMPLES)), help="one sample each")
+    parser.add_argument("--tokens", type=int, default=512, help="most tokens of a text that are read")
     errors.run_command(lambda: measure(parser.parse_args()))
 
 
@@ -120,13 +121,15 @@ def sample(train: pandas.DataFrame, rows: int | None, seed: int) -> pandas.DataF
     return shuffled.head(MOST) if rows is None else shuffled.groupby("label").head(rows)
 
 
-def embed_texts(encoder: Encoder, texts: Sequence[str], second: Sequence[str] | None = None) -> np.ndarray:
-    """Return the `pooler_output` [rows, D] of the first `TOKENS` tokens of texts, or of [CLS] a [SEP] b [SEP]."""
+def embed_texts(
+    encoder: Encoder, texts: Sequence[str], second: Sequence[str] | None = None, tokens: int = 512
+) -> np.ndarray:
+    """Return the `pooler_output` [rows, D] of the first `tokens` tokens of texts, or of [CLS] a [SEP] b [SEP]."""
     ids = encoder.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     if second is not None:
         others = encoder.tokenizer(list(second), add_special_tokens=False, verbose=False)["input_ids"]
         ids = [[*row, encoder.tokenizer.sep_token_id, *other] for row, other in zip(ids, others)]
-    return embed(encoder.encode, encoder.tokenizer, [row[: TOKENS - 2] for row in ids])
+    return embed(encoder.encode, encoder.tokenizer, [row[: tokens - 2] for row in ids])
 
 
 # Classifiers
@@ -271,14 +274,15 @@ def measure_texts(arguments: argparse.Namespace, results: Results) -> None:
             if keys in results:
                 continue
             if folder not in vectors:
-                vectors[folder] = [unit(embed_texts(encoder, part["text"])) for part in (train, test)]
+                texts = (embed_texts(encoder, part["text"], tokens=arguments.tokens) for part in (train, test))
+                vectors[folder] = [unit(inputs) for inputs in texts]
             (inputs, test_inputs), labels = vectors[folder], test["label"].to_numpy()
             chosen = train.sample(frac=1, random_state=seed).head(rows)
             start = cpu_seconds()
             fitted = Regressions(inputs[chosen.index], chosen["label"].to_numpy(), test_inputs)
             frozen = fitted.test_logits[fitted.strength()].argmax(axis=1) == labels
             frozen_seconds = cpu_seconds() - start
-            tuned, seconds = fine_tune_texts(arguments.model, chosen, test, seed)
+            tuned, seconds = fine_tune_texts(arguments.model, chosen, test, seed, arguments.tokens)
             results.add(
                 **keys,
                 n=len(chosen),
@@ -308,13 +312,16 @@ def noticed(frozen: np.ndarray, tuned: np.ndarray, rows: int) -> float:
     return float(np.mean([compare(tuned[part], frozen[part]).low > 0 for part in parts]))
 
 
-def fine_tune_texts(model: str, train: pandas.DataFrame, test: pandas.DataFrame, seed: int) -> tuple[np.ndarray, float]:
+def fine_tune_texts(
+    model: str, train: pandas.DataFrame, test: pandas.DataFrame, seed: int, tokens: int
+) -> tuple[np.ndarray, float]:
     """Run `hf-gmlp classify` with --fine_tune true, and return which test rows are right, and the CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
         for name, rows in (("train", train), ("test", test)):
             rows.assign(label="class " + rows["label"].astype(str)).to_csv(f"{folder}/{name}.csv", index=False)
         flags = ["classify", "--model_name_or_path", model, "--fine_tune", "true", "--baseline", "false"]
         flags += ["--train_file", f"{folder}/train.csv", "--validation_file", f"{folder}/test.csv", "--bf16", "true"]
+        flags += ["--max_seq_length", str(tokens)]
         seconds = run(*flags, "--calibrate", "false", "--use_cpu", "--seed", str(seed), "--output_dir", f"{folder}/out")
         table = pandas.read_csv(f"{folder}/out/eval_predictions.csv")
     if not (table["label"] == "class " + test["label"].astype(str).to_numpy()).all():
