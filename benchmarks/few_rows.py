@@ -142,21 +142,30 @@ def unit(inputs: np.ndarray) -> np.ndarray:
 class Regressions:
     """Logistic regressions of several strengths, and their cross-validated logits.
 
+    Args:
+        held_out_inputs: The rows as they are scaled when they are predicted, if that differs.
+
     Attributes:
         logits: By strength, [rows, classes], each row from a regression that was not fitted to it.
         test_logits: By strength, [test rows, classes], from a regression on all rows.
     """
 
     def __init__(
-        self, inputs: np.ndarray, labels: np.ndarray, test_inputs: np.ndarray, strengths: Sequence[float] = STRENGTHS
+        self,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        test_inputs: np.ndarray,
+        strengths: Sequence[float] = STRENGTHS,
+        held_out_inputs: np.ndarray | None = None,
     ) -> None:
         self.labels, self.classes = labels, int(labels.max()) + 1
         # The same fraction of each class in each fold.
         folds = np.empty(len(labels), dtype=int)
         folds[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % FOLDS
         self.logits = {strength: np.empty((len(labels), self.classes)) for strength in strengths}
+        others = inputs if held_out_inputs is None else held_out_inputs
         for held_out in (folds == fold for fold in np.unique(folds)):
-            fitted = self._fit(inputs[~held_out], labels[~held_out], inputs[held_out], strengths)
+            fitted = self._fit(inputs[~held_out], labels[~held_out], others[held_out], strengths)
             for strength, logits in fitted.items():
                 self.logits[strength][held_out] = logits
         self.test_logits = self._fit(inputs, labels, test_inputs, strengths)
@@ -213,14 +222,18 @@ def measure_classifiers(arguments: argparse.Namespace, results: Results) -> None
             for seed in arguments.seeds[: None if rows else 1]:
                 keys = {"set": folder.name, "rows": rows or "all", "sample": seed}
                 chosen = sample(train, rows, seed)
-                if keys in results or (rows and len(chosen) > MOST):
+                if rows and len(chosen) > MOST:
                     continue
                 known, labels = inputs[chosen.index], chosen["label"].to_numpy()
                 mean = np.linalg.norm(known, axis=1).mean()
-                scaled = {"raw": (known, test_inputs), "length 1": (unit(known), unit(test_inputs))}
-                scaled["mean length 1"] = (known / mean, test_inputs / mean)
-                for scaling, (a, b) in scaled.items():
-                    fitted = Regressions(a, labels, b)
+                a, b = known / mean, test_inputs / mean
+                # Inputs of the fit, of the test rows, and of the training rows that are held out.
+                scaled = {"raw": (known, test_inputs, known), "length 1": (unit(known), unit(b), unit(known))}
+                scaled |= {"mean length 1": (a, b, a), "fitted to length 1": (unit(known), b, a)}
+                for scaling, (fit_inputs, *others) in scaled.items():
+                    if keys | {"scaling": scaling} in results:
+                        continue
+                    fitted = Regressions(fit_inputs, labels, others[0], held_out_inputs=others[1])
                     rules = {"C = 10": 10.0, "loss": fitted.strength(), "calibrated loss": fitted.strength(True)}
                     for rule, strength in rules.items():
                         scores = probability_scores(fitted, strength, test["label"].to_numpy())
