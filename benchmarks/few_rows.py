@@ -177,7 +177,7 @@ class Regressions:
         present, result = np.unique(labels), {}
         model = LogisticRegression(max_iter=1000, warm_start=True)
         for strength in sorted(strengths):
-            logits = np.zeros((len(others), self.classes))
+            logits = np.zeros((others.shape[0], self.classes))
             if len(present) > 1:
                 known = model.set_params(C=strength).fit(inputs, labels).decision_function(others)
                 known = np.stack([-known, known], axis=1) / 2 if len(present) == 2 else known
@@ -362,27 +362,23 @@ def measure_pairs(arguments: argparse.Namespace, results: Results) -> None:
     """Classify pairs: entailment (a folder of RTE), and paraphrases (pairs of STS-B with a score of at least 3)."""
     encoder = Encoder(arguments.model)
     for path in arguments.data:
-        names = ("train", "validation") if path.is_dir() else ()
-        tables = [pandas.read_json(path / f"{name}.jsonl", lines=True) for name in names]
-        if not tables:
+        if path.is_dir():
+            tables = [pandas.read_json(path / f"{name}.jsonl", lines=True) for name in ("train", "validation")]
+            both, test_rows = pandas.concat(tables, ignore_index=True), len(tables[1])
+        else:
             table = pandas.read_csv(path)
-            tables = [table.assign(label=(table["score"] >= 3).astype(int))]
-        both = pandas.concat(tables, ignore_index=True)
+            both, test_rows = table.assign(label=(table["score"] >= 3).astype(int)), len(table) // 3
         vectors = pair_vectors(encoder, both["sentence1"].tolist(), both["sentence2"].tolist())
-        for seed in arguments.seeds:
-            # Without rows to test on, a third of the pairs is held out.
-            order = both.sample(frac=1, random_state=seed) if len(tables) == 1 else both
-            train, test = (order[: len(order) * 2 // 3], order[len(order) * 2 // 3 :])
-            if len(tables) == 2:
-                train, test = both[: len(tables[0])], both[len(tables[0]) :]
-            for rows in arguments.sizes or (8, 64, None):
-                add_scores(
-                    results, {"set": path.stem, "rows": rows or "all", "sample": seed}, vectors, train, test, rows
-                )
+        for rows in arguments.sizes or (8, 64, None):
+            # A set with a file of test rows has one sample of all rows; of other pairs, a third is held out at random.
+            for seed in arguments.seeds[: None if rows or path.is_file() else 1]:
+                order = both.sample(frac=1, random_state=seed) if path.is_file() else both
+                keys = {"set": path.stem, "rows": rows or "all", "sample": seed}
+                add_scores(results, keys, vectors, order[:-test_rows], order[-test_rows:], rows)
 
 
 def pair_vectors(encoder: Encoder, first: list[str], second: list[str]) -> dict[str, np.ndarray]:
-    """Return inputs of a classifier of pairs: of the pair, and of both embeddings."""
+    """Return inputs of a classifier of pairs: of the pair, of both embeddings, and tf-idf as a sparse matrix."""
     a, b = (unit(embed_texts(encoder, texts)) for texts in (first, second))
     joined = [f"{x} {y}" for x, y in zip(first, second)]
     return {
@@ -391,10 +387,7 @@ def pair_vectors(encoder: Encoder, first: list[str], second: list[str]) -> dict[
         "second alone": b,
         "both, their product and distance": np.concatenate([a, b, a * b, np.abs(a - b)], axis=1),
         "cosine": (a * b).sum(axis=1, keepdims=True),
-        "tf-idf": TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=5000)
-        .fit_transform(joined)
-        .toarray()
-        .astype(np.float32),
+        "tf-idf": TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit_transform(joined),
     }
 
 
@@ -422,27 +415,31 @@ def measure_columns(arguments: argparse.Namespace, results: Results) -> None:
     """Classify texts in two columns, here the first line and the rest, joined in different ways."""
     encoder = Encoder(arguments.model)
     for folder in arguments.data:
-        train, test = read_set(folder)
-        both = pandas.concat([train, test], keys=["train", "test"]).reset_index(level=0, names="part")
-        parts = both["text"].str.strip().str.split("\n", n=1, expand=True)
-        both = both.assign(subject=parts[0].str.strip(), body=parts[1].str.strip()).reset_index(drop=True)
-        both = both[both["body"].fillna("") != ""].reset_index(drop=True)
+        train, test = (with_columns(part) for part in read_set(folder))
+        sizes = [(rows, seed) for rows in arguments.sizes or ROWS for seed in arguments.seeds]
+        samples = {size: sample(train, *size) for size in sizes}
+        # Only rows of a sample are embedded.
+        train = train.loc[sorted(set().union(*(chosen.index for chosen in samples.values())))]
+        both = pandas.concat([train, test], ignore_index=True)
         subjects, bodies = both["subject"].tolist(), both["body"].tolist()
-        joined = {
-            repr(separator): [separator.join(row) for row in zip(subjects, bodies)] for separator in (" ", "\n", ". ")
+        ways: dict[str, tuple[list[str], list[str] | None]] = {
+            repr(separator): ([separator.join(row) for row in zip(subjects, bodies)], None)
+            for separator in (" ", "\n", ". ")
         }
-        vectors = {way: unit(embed_texts(encoder, texts)) for way, texts in joined.items()}
-        vectors["pair"] = unit(embed_texts(encoder, subjects, bodies))
-        vectors |= {
-            "first alone": unit(embed_texts(encoder, subjects)),
-            "second alone": unit(embed_texts(encoder, bodies)),
-        }
-        train, test = (both[both["part"] == part] for part in ("train", "test"))
-        for rows in arguments.sizes or (8, 16, 64, None):
-            for seed in arguments.seeds[: None if rows else 1]:
-                add_scores(
-                    results, {"set": folder.name, "rows": rows or "all", "sample": seed}, vectors, train, test, rows
-                )
+        ways |= {"pair": (subjects, bodies), "first alone": (subjects, None), "second alone": (bodies, None)}
+        vectors = {way: unit(embed_texts(encoder, *texts, tokens=arguments.tokens)) for way, texts in ways.items()}
+        for (rows, seed), chosen in samples.items():
+            keys = {"set": folder.name, "rows": rows, "sample": seed}
+            add_scores(
+                results, keys, vectors, both.loc[train.index.get_indexer(chosen.index)], both[len(train) :], None
+            )
+
+
+def with_columns(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows that have several lines, with the columns "subject", "body" and "label"."""
+    lines = table["text"].str.strip().str.split("\n", n=1, expand=True)
+    table = table.assign(subject=lines[0].str.strip(), body=lines[1].fillna("").str.strip())
+    return table[table["body"] != ""].reset_index(drop=True)
 
 
 # Pictures

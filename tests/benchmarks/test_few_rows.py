@@ -72,19 +72,19 @@ def data(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "measurement, model, name, lines",
+    "measurement, model, name, size, lines",
     [
-        # Three scalings and three rules; six kinds of inputs and the most frequent class.
-        ("classifiers", ENCODER, "set", 9),
-        ("intervals", ENCODER, "set", 1),
-        ("pairs", ENCODER, "pairs.csv", 7),
-        ("columns", ENCODER, "set", 7),
-        ("texts", ENCODER, "set", 1),
-        ("pictures", IMAGES, "train", 1),
+        # Four scalings and three rules; six kinds of inputs and the most frequent class.
+        ("classifiers", ENCODER, "set", 4, 12),
+        ("intervals", ENCODER, "set", 4, 1),
+        ("pairs", ENCODER, "pairs.csv", 4, 7),
+        ("columns", ENCODER, "set", 4, 7),
+        ("texts", ENCODER, "set", 20, 1),
+        ("pictures", IMAGES, "train", 4, 1),
     ],
 )
-def test_every_measurement_runs_once(call, data, measurement, model, name, lines):
-    flags = [measurement, model, data / name, "--output", data / "out.csv", "--sizes", 4, "--seeds", 0]
+def test_every_measurement_runs_once(call, data, measurement, model, name, size, lines):
+    flags = [measurement, model, data / name, "--output", data / "out.csv", "--sizes", size, "--seeds", 0]
     for _ in range(2):
         call(few_rows, *flags)
         with (data / "out.csv").open(newline="") as file:
