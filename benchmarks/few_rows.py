@@ -31,6 +31,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+from common.machine import circumstances
 from hf_gmlp import errors
 from hf_gmlp.metrics.calibration import (
     CROSS_VALIDATED,
@@ -41,7 +42,6 @@ from hf_gmlp.metrics.calibration import (
     fit_temperature,
 )
 
-from .machine import circumstances
 from .sentences import Encoder, embed
 
 ROWS, SAMPLES, MOST = (4, 8, 16, 64), 3, 3000
@@ -310,8 +310,8 @@ def measure_texts(arguments: argparse.Namespace, results: Results) -> None:
 def differences(frozen: np.ndarray, tuned: np.ndarray) -> dict[str, object]:
     """Return two accuracies and the 95 % interval of their difference, in points, from [rows] right or wrong."""
     result = compare(tuned, frozen)
-    scores = {"frozen": float(frozen.mean()), "tuned": float(tuned.mean()), "difference": result.difference}
-    return scores | {"low": result.low, "high": result.high}
+    scores: dict[str, object] = {"frozen": float(frozen.mean()), "tuned": float(tuned.mean())}
+    return scores | {"difference": result.difference, "low": result.low, "high": result.high}
 
 
 def noticed(frozen: np.ndarray, tuned: np.ndarray, rows: int) -> float:
@@ -332,10 +332,9 @@ def fine_tune_texts(
     with tempfile.TemporaryDirectory() as folder:
         for name, rows in (("train", train), ("test", test)):
             rows.assign(label="class " + rows["label"].astype(str)).to_csv(f"{folder}/{name}.csv", index=False)
-        flags = ["classify", "--model_name_or_path", model, "--fine_tune", "true", "--baseline", "false"]
-        flags += ["--train_file", f"{folder}/train.csv", "--validation_file", f"{folder}/test.csv", "--bf16", "true"]
-        flags += ["--max_seq_length", str(tokens)]
-        seconds = run(*flags, "--calibrate", "false", "--use_cpu", "--seed", str(seed), "--output_dir", f"{folder}/out")
+        flags = ["classify", model, f"{folder}/train.csv", "--output", f"{folder}/out", "--fine_tune", "true"]
+        flags += ["--validation_data", f"{folder}/test.csv", "--max_seq_length", str(tokens), "--calibrate", "false"]
+        seconds = run(*flags, "--seed", str(seed))
         table = pandas.read_csv(f"{folder}/out/eval_predictions.csv")
     if not (table["label"] == "class " + test["label"].astype(str).to_numpy()).all():
         raise ValueError("the rows of eval_predictions.csv are not those of the test file")

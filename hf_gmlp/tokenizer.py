@@ -175,7 +175,7 @@ def text_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) ->
 def language_note(
     texts: Iterable[Sequence[str]], ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase
 ) -> list[str]:
-    """Return a line if the tokenizer was made for another language: many unknown tokens, or over two tokens a word.
+    """Return a line if the tokenizer was made for another language: many unknown tokens, or over 1.7 tokens a word.
 
     Args:
         texts: Texts, or pairs of texts.
@@ -185,7 +185,7 @@ def language_note(
     words = sum(len(part.split()) for parts in texts for part in parts)
     tokens = sum(token not in special for row in ids for token in row)
     unknown = sum(token == tokenizer.unk_token_id for row in ids for token in row)
-    if unknown <= 0.1 * tokens and tokens <= 2 * words:
+    if unknown <= 0.1 * tokens and tokens <= 1.7 * words:
         return []
     evidence = f"{tokens / max(words, 1):.1f} tokens a word"
     if unknown > 0.1 * tokens:

@@ -124,7 +124,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         # Copies of a row say nothing new.
         different = labels[0][np.unique(groups[0], return_index=True)[1]]
         problem_type = self.labels_.problem_type
-        facts = Facts(inputs.kind, has_embeddings, is_own, problem_type, different, validation is not None)
+        facts = Facts(
+            inputs.kind, has_embeddings, is_own, problem_type, different, validation is not None, inputs.parts == 2
+        )
         plan = make_plan(facts, self)
         if is_own and plan.training != NEW:
             config.normalize_pooled = True

@@ -96,7 +96,7 @@ class Texts:
 class Pictures:
     """Pictures (PIL images, or paths of files) as pixels."""
 
-    kind, head = "picture", "ForImageClassification"
+    kind, head, parts = "picture", "ForImageClassification", 1
 
     def __init__(self, name: str, config: PreTrainedConfig, length: int | None, **options: Any) -> None:
         if length is not None:

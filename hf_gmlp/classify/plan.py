@@ -36,6 +36,7 @@ class Facts:
         is_own: Whether the model is a gMLP or aMLP, which starts with a higher learning rate than a BERT or ViT.
         labels: [N], class ids or numbers, or [N, classes] with 1 for each class, of rows that differ from each other.
         has_validation: Whether there are data for validation.
+        is_pair: Whether the rows are pairs of texts.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Facts:
     problem_type: str
     labels: np.ndarray
     has_validation: bool = False
+    is_pair: bool = False
 
     @property
     def class_rows(self) -> float:
@@ -94,6 +96,8 @@ def make_plan(facts: Facts, options: "Classifier") -> Plan:
     check_options(facts, options, is_frozen and not compare, can_score)
     folds = FOLDS if options.cross_validation is None else options.cross_validation
     note = "All rows train a classifier on frozen embeddings (--fine_tune true: train all weights)."
+    if facts.is_pair:
+        note += " Embeddings of pairs are near chance where the two texts must be compared (docs/log/classify.md)."
     frozen = Plan(FROZEN, folds=folds if can_score and not facts.has_validation else 0, note=note)
     if is_frozen and not compare:
         return frozen

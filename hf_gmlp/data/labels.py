@@ -138,7 +138,9 @@ def label_names(values: Sequence, class_names: Sequence[str] = (), feature_names
         values = [cells.get(value) if isinstance(value, str) else value for value in values]
     lists = [value for value in values if isinstance(value, list)]
     items, sizes = {str(item) for value in lists for item in value}, {*map(len, lists)}
-    is_vector = len(sizes) == 1 and max(sizes) > 1 and not feature_names and len(class_names) in (0, *sizes)
+    is_vector = len(sizes) == 1 and max(sizes) > 1 and not feature_names
+    # A class that no training row has is no class of the model.
+    is_vector = is_vector and (len(class_names) in sizes or {*class_names} <= {*map(str, range(*sizes))})
     if is_vector and items <= {"0", "1", "0.0", "1.0"}:
         logger.info("Each label is a list of %d zeros and ones: the classes are its positions, from 0", *sizes)
         positions = [[number for number, item in enumerate(value or ()) if float(item)] for value in values]
@@ -184,7 +186,7 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
         # A decimal comma, or a few rows such as "n/a", would make classes of numbers.
         numbers = [name for name in names if NUMBER.fullmatch(name.replace(",", "."))]
         if others and len(numbers) > len(names) / 2 and re.search("[.,]", "".join(numbers)):
-            raise InputError(f"The labels are numbers, except for {listed(others)}: --do_regression false for classes.")
+            raise InputError(f"The labels are numbers, except for {listed(others)}: correct or remove these rows.")
         do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
     if do_regression:
         if len(names) == 1:
@@ -246,7 +248,7 @@ def similar_name(label: object, names: Iterable[str]) -> str | None:
 def count_labels(ids: list, labels: Labels) -> str:
     """Return in one line what the labels are, with the number of rows of the most frequent classes."""
     if labels.names is None:
-        return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g} (classes: --do_regression false)"
+        return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g}"
     counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
     ranked = Counter(dict(zip(labels.names, counts))).most_common()
     prefix = "any of " if labels.problem_type == CLASSES else ""
