@@ -240,8 +240,11 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     write_json(folder / "config.json", config | {"dtype": "float32"})
-    kind = "sentence_transformers.base.modules.transformer.Transformer"
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
+    # Embeddings of length 1, so that an index of inner products ranks by cosine.
+    kinds = ("transformer.Transformer", "normalize.Normalize")
+    types = [f"sentence_transformers.base.modules.{kind}" for kind in kinds]
+    modules = [{"idx": i, "name": str(i), "path": "", "type": kind} for i, kind in enumerate(types)]
+    write_json(folder / "modules.json", modules)
     modalities = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
     task = {"transformer_task": "feature-extraction", "modality_config": modalities}
     write_json(folder / "sentence_bert_config.json", task | {"module_output_name": "sentence_embedding"})
