@@ -21,6 +21,7 @@ hidden_size, F intermediate_size, E spatial_size (F / 2 after a split), H spatia
 import copy
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
+from transformers.utils.import_utils import is_torch_greater_or_equal, is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
@@ -48,6 +49,8 @@ logger = logging.get_logger(__name__)
 
 # The name of a cache in the functions and outputs of transformers: "cache" from 5.24 on.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+# In torch 2.9, `torch.compiler.is_exporting()` is also true in `torch.compile`.
+TELLS_EXPORT_FROM_COMPILE = is_torch_greater_or_equal("2.10")
 # Arguments by which data collators also describe packed rows. They are ignored in favor of `position_ids`.
 PACKING = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 # Minimum block length of `banded_product`, which is faster than multiplying by all of W for more than 4 blocks.
@@ -85,21 +88,36 @@ class GMLPEmbeddings(nn.Module):
 
 
 class Positions(NamedTuple):
-    """The entries of W and b that every block reads. By default, p_i = i and all tokens see one another."""
+    """What every block reads of W and b. By default, p_i = i and all tokens see one another."""
 
     is_causal: bool = False  # whether a token sees only itself and earlier ones
     start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
-    # [B or 1, m, t], the index of W[p_i, p_j] in the flattened W, or the size of W where token i does not see token j.
-    # By default W[start:t, :t], which for a Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
-    entries: torch.Tensor | None = None
+    # [B or 1, t], p_j of every token, if W[p_i, p_j] must be gathered. By default W[start:t, :t] is read, which for a
+    # Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
+    columns: torch.Tensor | None = None
+    is_visible: torch.Tensor | None = None  # [B or 1, m, t], whether token i sees token j; read with `columns`
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
-    visible: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
+    tokens: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
     documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in its packed row
+    # The largest number of documents of a row, and an upper bound of their length; 0 in traced models.
+    document_count: int = 0
+    document_length: int = 0
+
+
+def require(holds: torch.Tensor, message: str, check_values: bool) -> None:
+    """Raise a ValueError if a condition does not hold, or with `check_values=False` make the device assert it, for
+    which nobody waits."""
+    if not check_values:
+        torch._assert_async(holds, message)
+    elif not holds:
+        raise ValueError(message)
 
 
 def find_positions(
     config: GMLPConfig,
+    n: int,
+    toeplitz: bool,
     inputs: torch.Tensor,  # [B, m, ...], the new tokens
     attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
     position_ids: torch.Tensor | None = None,  # [B or 1, m]
@@ -107,71 +125,90 @@ def find_positions(
     check_values: bool = True,  # False in compiled and exported models, which cannot read the values of tensors
 ) -> Positions:
     """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is not
-    padding. A document begins where `position_ids` do not increase; documents do not see one another. Raises a
-    ValueError for a wrong shape or position, or for more than n tokens."""
-    batch, m, start, n = inputs.shape[0], inputs.shape[1], 0, config.max_position_embeddings
-    length, is_static = m, past_key_values is not None and past_key_values.is_compileable
+    padding. Raises a ValueError for a wrong shape or position, or for more than n tokens."""
+    batch, m = inputs.shape[:2]
+    start, length, is_static = 0, m, False
     if past_key_values is not None:
+        is_static = past_key_values.is_compileable
         start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
         length = past_key_values.get_max_length() if is_static else start + m
-    if is_static and attention_mask is not None and attention_mask.shape[1] != length:
-        width = int(start) + m if check_values else attention_mask.shape[1]
-        check_shape("attention_mask", attention_mask, (batch, width))
-        attention_mask = F.pad(attention_mask, (0, length - attention_mask.shape[1]))
+        if is_static and attention_mask is not None:
+            attention_mask = pad_mask(attention_mask, int(start) + m if check_values else 0, length)
     check_shape("attention_mask", attention_mask, (batch, length))
     check_shape("position_ids", position_ids, (batch, m), (1, m))
+    is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
+    if position_ids is not None and past_key_values is None:
+        return find_documents(config, n, toeplitz, position_ids, is_token, check_values)
     indices = torch.arange(length, device=inputs.device)  # of all tokens
     new_indices = torch.arange(m, device=inputs.device) + start
-    is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
     first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
-    if position_ids is not None and past_key_values is not None:
-        differs = position_ids != new_indices - first_token
-        if check_values and (differs if is_token is None else differs & is_token.index_select(1, new_indices)).any():
-            raise ValueError(
-                "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one "
-                "document. Omit `position_ids`, or pass `use_cache=False`."
-            )
-        position_ids = None
-    hides_padding, is_visible, documents = config.mask_padding or config.is_causal, None, None
-    # A dense W has an entry for every pair of positions. A Toeplitz W needs none where positions differ as indices do.
-    has_entries = is_static or start != 0 or not config.toeplitz
     if position_ids is not None:
-        documents, has_gap = number_documents(position_ids, is_token)
-        if is_token is not None and not hides_padding:
-            # Rows with several documents always hide padding.
-            is_token = is_token | (documents == 0).all(-1, keepdim=True)
-            others, has_gap = number_documents(position_ids, is_token)
-            has_gap = has_gap | (others != documents).any()
-        rows = columns = position_ids if is_token is None else position_ids.where(is_token, 0)
-        if check_values:
-            # Read all values at once, since that waits for the device.
-            values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
-            lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
-            if lowest < 0 or highest >= n:
-                raise ValueError(
-                    f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values "
-                    f"from {lowest} to {highest}."
-                )
-            documents, has_entries = documents if last else None, bool(has_entries or any_gap)
-        if documents is not None and has_entries:
-            is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
+        differs = position_ids != new_indices - first_token
+        require(
+            ~(differs if is_token is None else differs & is_token.index_select(1, new_indices)).any(),
+            "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one document. "
+            "Omit `position_ids`, or pass `use_cache=False`.",
+            check_values,
+        )
+    # A static cache may be longer than n.
+    check_length(int(start) + m if is_static and check_values else m if is_static else length, n)
+    is_token = is_token if config.mask_padding or config.is_causal else None
+    if is_token is None and not is_static:
+        return Positions(config.is_causal, start)
+    columns = (indices if is_token is None else indices - first_token).view(-1, length)
+    rows = columns.index_select(1, new_indices).clamp(min=0)
+    padding = None if is_token is None else ~is_token.index_select(1, new_indices)
+    if toeplitz and not is_static and start == 0:
+        return Positions(config.is_causal, start, rows, padding=padding, tokens=is_token)
+    # A mask may hide tokens that are in the cache.
+    is_visible = None if past_key_values is None or is_token is None else is_token[:, None]
+    is_visible = hide_later_tokens(is_visible, new_indices, indices) if config.is_causal else is_visible
+    return Positions(config.is_causal, start, rows, columns, is_visible, padding, is_token)
+
+
+def find_documents(
+    config: GMLPConfig,
+    n: int,
+    toeplitz: bool,
+    position_ids: torch.Tensor,  # [B or 1, m]
+    is_token: torch.Tensor | None,  # [B, m]
+    check_values: bool,
+) -> Positions:
+    """Return the positions of tokens without a cache: `position_ids`. A document begins where they do not increase;
+    documents do not see one another. A Toeplitz W is gathered if positions differ otherwise than indices do inside of a
+    document. A traced model cannot read that: it is gathered in exported models, whose assertions other runtimes leave
+    out, and asserted not to be so in compiled ones."""
+    documents, has_gap = number_documents(position_ids, is_token)
+    if is_token is not None and not (config.mask_padding or config.is_causal):
+        # Rows with several documents always hide padding.
+        is_token = is_token | (documents == 0).all(-1, keepdim=True)
+        others, has_gap = number_documents(position_ids, is_token)
+        has_gap = has_gap | (others != documents).any()
+    rows = position_ids if is_token is None else position_ids.where(is_token, 0)
+    is_gathered, count, longest = not toeplitz or is_exporting(), 0, 0
+    message = f"`position_ids` must be from 0 to {n - 1}, since the model has {n} positions"
+    if check_values:
+        # Read all values at once, since that waits for the device.
+        values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
+        lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
+        if lowest < 0 or highest >= n:
+            raise ValueError(f"{message}, got values from {lowest} to {highest}.")
+        is_gathered = bool(is_gathered or any_gap)
+        documents, count, longest = documents if last else None, last + 1, highest - lowest + 1
     else:
-        # A static cache may be longer than n.
-        check_length(int(start) + m if is_static and check_values else m if is_static else length, n)
-        is_token = is_token if hides_padding else None
-        if is_token is None and not is_static:
-            return Positions(config.is_causal, start)
-        columns = (indices if is_token is None else indices - first_token).view(-1, length)
-        rows = columns.index_select(1, new_indices).clamp(min=0)
-    entries, padding = None, None if is_token is None else ~is_token.index_select(1, new_indices)
-    if has_entries:
-        if past_key_values is not None and is_token is not None:
-            is_visible = is_token[:, None]  # a mask may hide tokens that are in the cache
-        if config.is_causal:
-            is_earlier = indices <= new_indices[:, None]
-            is_visible = is_earlier if is_visible is None else is_visible & is_earlier
-        entries = weight_entries(config, rows, columns, is_visible)
-    return Positions(config.is_causal, start, rows, entries, padding, is_token, documents)
+        torch._assert_async(((rows >= 0) & (rows < n)).all(), message)
+        if not is_gathered:
+            torch._assert_async(
+                ~has_gap.any(),
+                "`position_ids` of a document must increase by one from token to token in a compiled model with a "
+                "Toeplitz W. Run the model without `torch.compile`.",
+            )
+    columns, is_visible, padding = None, None, None if is_token is None else ~is_token
+    if is_gathered:
+        columns, indices = rows, torch.arange(position_ids.shape[1], device=position_ids.device)
+        is_visible = None if documents is None else documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
+        is_visible = hide_later_tokens(is_visible, indices, indices) if config.is_causal else is_visible
+    return Positions(config.is_causal, 0, rows, columns, is_visible, padding, is_token, documents, count, longest)
 
 
 def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -189,21 +226,20 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) 
     return F.pad(begins.long(), (1, 0)).cumsum(-1), has_gap
 
 
-def weight_entries(
-    config: GMLPConfig, rows: torch.Tensor, columns: torch.Tensor, is_visible: torch.Tensor | None
-) -> torch.Tensor:
-    """Return the index of W[i, j] in the flattened W, for positions i [B or 1, m] and j [B or 1, t]: [B or 1, m, t].
-    Where j is beyond the reach or not `is_visible` [B or 1, m, t], it is the size of W, the index of an added zero."""
-    rows, columns = rows[..., :, None], columns[..., None, :]
-    if config.toeplitz:
-        reach = config.spatial_reach or config.max_position_embeddings
-        offset, size = columns - rows, 2 * reach - 1
-        entries, has_weight = offset + reach - 1, offset.abs() < reach
-    else:
-        n = config.max_position_embeddings
-        # Padding before the first token has negative columns.
-        entries, has_weight, size = n * rows + columns, columns >= 0, n * n
-    return torch.where(has_weight if is_visible is None else has_weight & is_visible, entries, size)
+def hide_later_tokens(
+    is_visible: torch.Tensor | None, new_indices: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:  # [B or 1, m, t] or [m, t]
+    is_earlier = indices <= new_indices[:, None]
+    return is_earlier if is_visible is None else is_visible & is_earlier
+
+
+def pad_mask(attention_mask: torch.Tensor, width: int, length: int) -> torch.Tensor:
+    """Pad a mask of the tokens so far, [B, width], to the length of a static cache; 0 is an unknown width."""
+    batch, given = attention_mask.shape
+    if given < length:
+        check_shape("attention_mask", attention_mask, (batch, width or given))
+        return F.pad(attention_mask, (0, length - given))
+    return attention_mask
 
 
 def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]) -> None:
@@ -214,7 +250,7 @@ def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...])
 def check_length(length: int, n: int) -> None:
     if length > n:
         raise ValueError(
-            f"The sequences have {length} tokens, more than the maximum of {n} (`config.max_position_embeddings`). "
+            f"The sequences have {length} tokens, more than the model's maximum of {n} (`max_position_embeddings`). "
             f"Truncate them, or extend the model with `model.resize_position_embeddings({length})`; a Toeplitz W needs "
             f"no training for that."
         )
@@ -292,12 +328,13 @@ def banded_batch(
     """Multiply all blocks in one product, each beside copies of its neighbors."""
     size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
     length = v.shape[1]
-    count = (length + size - 1) // size
+    # `torch.export` would refuse to serve one block too, or to split all blocks, with those around them, at once.
+    count = torch.sym_max((length + size - 1) // size, 2)
 
     def windows(x: torch.Tensor) -> torch.Tensor:  # [B, m, ...] -> [B, count, size of rows, ...]
         padded = F.pad(x, (0, 0, size, count * size - length + size))
-        blocks = padded.view(x.shape[0], count + 2, size, x.shape[2])
-        return torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)
+        starts = range(0, neighbors * size, size)
+        return torch.cat([padded[:, i : i + count * size].unflatten(1, (count, size)) for i in starts], dim=2)
 
     rows = rows[:, None]
     if documents is not None:
@@ -314,8 +351,9 @@ def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Ten
 
 
 def is_exporting() -> bool:
-    # In torch 2.9, the first is also true in `torch.compile`.
-    is_export = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    is_export = torch.compiler.is_exporting() and (
+        TELLS_EXPORT_FROM_COMPILE or not torch.compiler.is_dynamo_compiling()
+    )
     return is_export or torch.jit.is_tracing()
 
 
@@ -349,22 +387,20 @@ class SpatialProjection(nn.Module):
     ) -> None:
         super().__init__()
         self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
-        shape = (2 * (reach or length) - 1,) if toeplitz else (length, length)
-        if grid is not None:
-            shape = (2 * grid[0] - 1, 2 * grid[1] - 1)
-        axis = () if heads == 1 else (heads,)
-        self.weight = nn.Parameter(torch.zeros(*axis, *shape))
-        self.bias = nn.Parameter(torch.ones(*axis, length))
+        # n and k, which is n for a dense W or a grid. The sizes of parameters that are spread over devices would not
+        # tell them outside of the forward pass.
+        self.length, self.reach = length, reach or length
+        weight_shape, bias_shape = self.shapes
+        self.weight, self.bias = nn.Parameter(torch.zeros(weight_shape)), nn.Parameter(torch.ones(bias_shape))
 
     @property
-    def length(self) -> int:
-        """n, the number of rows and columns of W."""
-        return self.bias.shape[-1]
-
-    @property
-    def reach(self) -> int:
-        """k: only offsets below k have a weight. It is n for a dense W or a grid."""
-        return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of weight and bias."""
+        shape = (2 * self.reach - 1,) if self.toeplitz else (self.length, self.length)
+        if self.grid is not None:
+            shape = (2 * self.grid[0] - 1, 2 * self.grid[1] - 1)
+        axis = () if self.heads == 1 else (self.heads,)
+        return (*axis, *shape), (*axis, self.length)
 
     def matrix(self, length: int | None = None, start: int = 0, is_causal: bool = False) -> torch.Tensor:
         """Return W[start:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
@@ -389,40 +425,74 @@ class SpatialProjection(nn.Module):
         equal parts of the channels. `positions` select the entries of W and b; by default, the leading ones."""
         positions = Positions() if positions is None else positions
         is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
+        if positions.rows is None:
+            check_length(length, self.length)
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
         # Pad by one for `torch.export`, as in `matrix`.
         bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
-        # Documents are hidden from one another by the entries, or by a mask on W.
-        documents = positions.documents if positions.entries is None else None
-        has_offsets = self.toeplitz and self.grid is None and positions.entries is None and start == 0
+        is_gathered, documents = positions.columns is not None, positions.documents
+        has_offsets = self.toeplitz and self.grid is None and not is_gathered and start == 0
+        is_convolution = self.heads == v.shape[2] > 1
+        # In half precision, the convolution of oneDNN may never return on a CPU.
         is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
-        if has_offsets and self.heads == v.shape[2] > 1 and documents is None and not is_half:
-            # In half precision, the convolution of oneDNN may never return on a CPU.
-            kernel = weight[:, : self.reach] if is_causal else weight
-            padded = F.pad(v.transpose(1, 2), (self.reach - 1, 0 if is_causal else self.reach - 1))
-            output = F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2)
-            return output + cast_for_autocast(bias).movedim(0, -1)
+        if has_offsets and is_convolution and (documents is None or positions.document_count) and not is_half:
+            return self.convolve(v, positions) + cast_for_autocast(bias).movedim(0, -1)
         # An exported model serves every length, so it must not branch on one.
         is_banded = has_offsets and (self.length if is_exporting() else length) > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
             matrices = weight
-        elif positions.entries is not None:
-            # Entries of tokens that are not visible are the index of the added zero.
-            matrices = F.pad(weight, (0, 1))[:, positions.entries]  # [H, B or 1, m, t]
+        elif is_gathered:
+            matrices = self.gather(positions)  # [H, B or 1, m, t]
         else:
             matrices = self.matrix(length, start, is_causal)[:, None]  # [H, 1, m, t]
+        if is_convolution and (is_gathered or start != 0):
+            # One product for all heads, each of which has a single channel.
+            output = torch.einsum("hbij,bjh->bih", matrices, v)
+            return output + cast_for_autocast(bias).movedim(0, -1)
         outputs = []
         for w, b, part in zip(matrices, bias[..., None], v.unflatten(2, (self.heads, -1)).unbind(2)):
             if is_banded:
                 outputs.append(banded_product(w, b, part, is_causal, documents))
                 continue
             w = cast_for_autocast(w)
-            if documents is not None:
+            if documents is not None and not is_gathered:
                 w = hide_other_documents(w, documents, documents)
             outputs.append(batched_product(b, w.expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
+    def gather(self, positions: Positions) -> torch.Tensor:
+        """Return W[p_i, p_j], or zero for tokens that do not see each other: [H, B or 1, m, t]"""
+        weight = self.weight if self.heads > 1 else self.weight[None]
+        rows, columns = positions.rows[..., :, None], positions.columns[..., None, :]
+        if self.toeplitz:
+            # Beyond the reach, in either direction, is a zero.
+            offsets = (columns - rows).clamp(-self.reach, self.reach)
+            matrices = F.pad(weight, (1, 1))[:, offsets + self.reach]
+        else:
+            # Padding before the first token and the unused end of a static cache have no column, and are hidden.
+            matrices = weight[:, rows, columns.clamp(0, self.length - 1)]
+        return matrices if positions.is_visible is None else torch.where(positions.is_visible, matrices, 0.0)
+
+    def convolve(self, v: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Return W v [B, m, E] for a Toeplitz W with one channel per head, as a convolution of each channel. Between
+        packed documents, it inserts as many zeros as W reaches."""
+        weight, reach = self.weight, self.reach
+        if positions.documents is not None:
+            reach = min(reach, positions.document_length)
+            gap = reach - 1
+            indices = torch.arange(v.shape[1], device=v.device) + gap * positions.documents  # [B or 1, m]
+            indices = indices[..., None].expand_as(v)
+            spread = v.new_zeros(v.shape[0], v.shape[1] + gap * (positions.document_count - 1), v.shape[2])
+            v = spread.scatter(1, indices, v)
+        end = self.reach if positions.is_causal else self.reach + reach - 1
+        kernel = weight[:, None, self.reach - reach : end]
+        padded = F.pad(v.transpose(1, 2), (reach - 1, 0 if positions.is_causal else reach - 1))
+        output = F.conv1d(padded, kernel, groups=self.heads).transpose(1, 2)
+        return output if positions.documents is None else output.gather(1, indices)
+
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.length = bias.shape[-1]
+        self.reach = (weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
 
@@ -666,8 +736,23 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
-    # Whether a forward pass checks the values of its inputs, for which it waits for the device. Traced models never do.
+    # Whether a forward pass reads values of its inputs to check them, for which it waits for the device. Traced models
+    # never do: the device asserts the same.
     reads_values = True
+
+    def can_read(self, tensor: torch.Tensor) -> bool:
+        """Return whether a forward pass may read the values of its inputs, to check them."""
+        return self.reads_values and not tensor.is_meta and not is_tracing(tensor)
+
+    def one_answer(self, outputs: "GMLPModelOutput", output: torch.Tensor | None) -> torch.Tensor:
+        """Return an output from which a head makes one answer per row. Raise a ValueError if rows are packed."""
+        message = "This head gives one answer per row: put each document in its own row, and pass no cache."
+        if output is None:
+            raise ValueError(message)
+        if outputs.documents is not None:
+            is_single = (outputs.documents == 0).all()
+            require(is_single, message, self.can_read(is_single))
+        return output
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -691,6 +776,42 @@ class GMLPPreTrainedModel(PreTrainedModel):
         """Return the W and b of every block, from the first to the last."""
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
 
+    def spatial_sizes(self) -> tuple[int, int, bool]:
+        """Return n, k and whether W is Toeplitz, from the first block, or if W was replaced, from the config."""
+        for module in self.base_model.layers[0].modules():
+            if isinstance(module, SpatialProjection):
+                return module.length, module.reach, module.toeplitz
+        n = self.config.max_position_embeddings
+        return n, self.config.spatial_reach or n, self.config.toeplitz
+
+    def resizable_projections(self) -> list[SpatialProjection]:
+        """Return the W and b of every block. Raise a ValueError if something else depends on the size of one: an
+        adapter or a parametrization, the values of offloaded weights, or a sharded parameter."""
+        projections, modules = self.spatial_projections(), list(self.modules())
+        own = [parameter for x in projections for parameter in (x.weight, x.bias)]
+        is_offloaded = any(hasattr(x, "_hf_hook") for x in modules) and any(x.is_meta for x in own)
+        is_whole = all(type(x) is nn.Parameter for x in own)
+        is_whole = is_whole and all((x.weight.shape, x.bias.shape) == x.shapes for x in projections)
+        units = [x.proj for x in modules if isinstance(x, SpatialGatingUnit)]
+        ids = {id(x) for x in own}
+        is_wrapped = any(id(x) not in ids for unit in units for x in (*unit.parameters(), *unit.buffers()))
+        if is_offloaded or is_wrapped or not is_whole:
+            raise ValueError(
+                "Cannot resize W: it is offloaded, sharded or adapted, and a part would keep the old size. Load the "
+                "model on one device, resize it, and save it; then offload, shard or adapt it."
+            )
+        return projections
+
+    def write_sizes(self) -> None:
+        """Write the sizes of W to the config, which may have been edited."""
+        config, (n, reach, toeplitz) = self.config, self.spatial_sizes()
+        config.max_position_embeddings, config.toeplitz = n, toeplitz
+        config.spatial_reach = reach if reach < n or (toeplitz and config.spatial_reach == n) else None
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        self.write_sizes()
+        super().save_pretrained(*args, **kwargs)
+
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
         """Return the spatial weights of every block, which replace position embeddings."""
         return tuple(projection.weight for projection in self.spatial_projections())
@@ -698,7 +819,8 @@ class GMLPPreTrainedModel(PreTrainedModel):
     def resize_position_embeddings(
         self, new_num_position_embeddings: int, new_spatial_reach: int | None = None
     ) -> None:
-        """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
+        """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before, and add
+        adapters, hooks for offloading and wrappers for several devices afterwards.
 
         Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, and new entries of b are
         one, so that longer sequences need no training. A dense W must be trained for the added positions.
@@ -708,22 +830,39 @@ class GMLPPreTrainedModel(PreTrainedModel):
             new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
 
         Raises:
-            TypeError, ValueError: If a number is no integer of at least 1, or k exceeds n. Then nothing changes.
+            TypeError, ValueError: If a number is no integer of at least 1, if k exceeds n, or if W cannot be resized.
+                Then nothing changes.
         """
-        length, reach = operator.index(new_num_position_embeddings), new_spatial_reach
-        if reach is None and self.config.toeplitz:
-            reach = min(self.config.spatial_reach or self.config.max_position_embeddings, length)
-        reach = None if reach is None else operator.index(reach)
-        if length < 1 or not (reach is None or (self.config.toeplitz and 1 <= reach <= length)):
+        length, projections = as_count(new_num_position_embeddings), self.resizable_projections()
+        reach = None if new_spatial_reach is None else as_count(new_spatial_reach)
+        toeplitz = all(projection.toeplitz for projection in projections)
+        if length < 1 or not (reach is None or (toeplitz and 1 <= reach <= length)):
             raise ValueError(
                 f"The number of tokens must be at least 1, and the reach of a Toeplitz W from 1 to that number; a "
-                f"dense W has no reach. Got {length} and {reach} with `toeplitz={self.config.toeplitz}`."
+                f"dense W has no reach. Got {length} and {reach} with `toeplitz={toeplitz}`."
             )
-        for projection in self.spatial_projections():
+        for projection in projections:
             projection.resize(length, reach)
-        self.config.max_position_embeddings = length
-        if self.config.toeplitz:
-            self.config.spatial_reach = None if reach == length else reach
+        self.write_sizes()
+
+
+def as_count(value: int) -> int:
+    """Return an integer of any library. Raise a TypeError for another value, such as `True`."""
+    if isinstance(value, bool):
+        raise TypeError(f"A number of positions or pixels must be an integer, got {value}.")
+    return operator.index(value)
+
+
+@dataclass
+class GMLPModelOutput(modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions):
+    """The outputs of `GMLPModel`.
+
+    Attributes:
+        documents: [B or 1, m], the number of each token's document in its row, if a row holds several. A compiled or
+            exported model cannot tell, and returns it for all `position_ids`.
+    """
+
+    documents: torch.Tensor | None = None
 
 
 class GMLPModel(GMLPPreTrainedModel):
@@ -751,7 +890,7 @@ class GMLPModel(GMLPPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions:
+    ) -> GMLPModelOutput:
         r"""Encode sequences of tokens.
 
         Args:
@@ -762,18 +901,21 @@ class GMLPModel(GMLPPreTrainedModel):
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
                 counted from the first one that is not padding. A document begins where the positions do not increase;
                 documents do not see one another. A packed row costs as much as separate ones if positions differ as
-                indices do inside each document, which compiled and exported models assume. Other positions, a dense W
-                and as many heads as channels may cost the square of the row's length.
+                indices do inside each document, which compiled models with a Toeplitz W assert. Other positions, a
+                dense W and exported models cost the square of the row's length.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` for "mean"
-            and "max" with a cache, and if a row holds several documents, which compiled models do not check.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D], the cache, and the `documents` of packed rows.
+            `pooler_output` is `None` for "mean" and "max" with a cache, and if a row holds several documents; in a
+            compiled or exported model, that of such a row is NaN.
 
         Raises:
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
         """
         inputs = check_inputs(input_ids, inputs_embeds)
+        # The block knows, since the config may have been edited.
+        has_attention = getattr(self.layers[0], "attention", None) is not None
         names = [name for name in PACKING if kwargs.pop(name, None) is not None]
         if names and position_ids is None:
             raise ValueError(f"`{names[0]}` cannot describe packed rows: pass `position_ids`.")
@@ -781,27 +923,29 @@ class GMLPModel(GMLPPreTrainedModel):
         if past_key_values is None and use_cache and self.config.is_causal and not self.training:
             past_key_values = DynamicCache()
         if past_key_values is not None:
-            check_cache(past_key_values, self.config, self.layers)
-        check_values = self.reads_values and not is_tracing(inputs)
-        positions = find_positions(self.config, inputs, attention_mask, position_ids, past_key_values, check_values)
+            check_cache(past_key_values, self.config, self.layers, has_attention)
+        n, _, toeplitz = self.spatial_sizes()
+        positions = find_positions(
+            self.config, n, toeplitz, inputs, attention_mask, position_ids, past_key_values, self.can_read(inputs)
+        )
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         attention_mask_4d = None
-        if self.config.attention_size:
+        if has_attention:
             attention_mask_4d = self.create_attention_mask(hidden_states, positions, past_key_values)
-        kwargs["past_key_values"], caches = past_key_values, 2 if self.config.attention_size else 1
+        kwargs["past_key_values"], caches = past_key_values, 2 if has_attention else 1
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
             hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
-        is_packed = check_values and positions.documents is not None
         # With a cache, only the new tokens are here: enough for the last one, but not for a mean or maximum.
-        can_pool = not is_packed and (past_key_values is None or self.config.pooling == "cls")
+        can_pool = positions.document_count < 2 and (past_key_values is None or self.config.pooling == "cls")
         if self.pooler is not None and can_pool:
             if past_key_values is not None:
                 attention_mask = None if positions.padding is None else ~positions.padding
             pooled = self.pooler(pool_tokens(hidden_states, attention_mask, self.config.pooling, self.config.is_causal))
-        return modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states, pooler_output=pooled, **{CACHE: past_key_values}
-        )
+            if positions.documents is not None:
+                is_packed = (positions.documents != 0).any(-1, keepdim=True)
+                pooled = pooled.masked_fill(is_packed.to(pooled.device), torch.nan)
+        return GMLPModelOutput(hidden_states, pooled, **{CACHE: past_key_values}, documents=positions.documents)
 
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
@@ -823,10 +967,10 @@ class GMLPModel(GMLPPreTrainedModel):
         return create_causal_mask(
             config=self.config,
             inputs_embeds=hidden_states,
-            attention_mask=positions.visible,
+            attention_mask=positions.tokens,
             and_mask_function=same_document,
             # To skip a mask that hides nothing, transformers would read its values.
-            allow_is_causal_skip=positions.visible is None,
+            allow_is_causal_skip=positions.tokens is None,
             **{CACHE: past_key_values},
         )
 
@@ -843,7 +987,7 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
     return inputs
 
 
-def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList) -> None:
+def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList, has_attention: bool) -> None:
     """Add missing layers to a cache: per block, one for the keys and values of tiny attention, if any, and one for v.
     Raise a ValueError if the model cannot use the cache."""
     if not config.is_causal:
@@ -851,7 +995,7 @@ def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleLis
             "`past_key_values` needs a causal model (`config.is_causal`): in this model, a new token changes the "
             "outputs of all earlier ones. Instead of prefix tuning, use prompt tuning or LoRA."
         )
-    layers, layers_per_block = past_key_values.layers, 2 if config.attention_size else 1
+    layers, layers_per_block = past_key_values.layers, 2 if has_attention else 1
     num_missing = layers_per_block * min(len(blocks), config.num_hidden_layers) - len(layers)
     is_known = all(type(layer) in (DynamicLayer, StaticLayer) for layer in layers)
     is_filled = any(layer.is_initialized for layer in layers)
@@ -959,18 +1103,24 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
 
         `masked_positions` [B, count] are the indices of the tokens to compute logits for: all those with labels, filled
         up to a fixed count with others. Then `logits` are [B, count, V], and `labels` may be those of these tokens
-        only, [B, count]. Compiled models need them for `sparse_prediction`.
+        only, [B, count]. If these are all tokens, they must be in order. Compiled models need them for
+        `sparse_prediction`.
         """
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
         if masked_positions is not None:
             if labels is not None and labels.shape[1] == hidden_states.shape[1]:
+                if masked_positions.shape[1] == labels.shape[1]:
+                    # Labels of all tokens may be in the order of the tokens, or of `masked_positions`.
+                    in_order = (masked_positions == torch.arange(labels.shape[1], device=labels.device)).all()
+                    message = "`masked_positions` of all tokens must be in order, 0, 1, 2, ...: sort them."
+                    require(in_order, message, self.can_read(labels))
                 labels = labels.gather(1, masked_positions)
             hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
         elif labels is not None and self.config.sparse_prediction and self.training:
             # In a compiled model, the number of labels would be a dynamic shape.
-            if self.reads_values and not is_tracing(labels):
+            if self.can_read(labels):
                 is_labeled = labels != -100
                 hidden_states, labels = hidden_states[is_labeled.to(hidden_states.device)], labels[is_labeled]
         logits = self.decoder(self.head(hidden_states))
@@ -1022,9 +1172,9 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits, loss = self.decoder(outputs.last_hidden_state[:, indices]), None
         if labels is not None:
-            if position_ids is not None and getattr(outputs, CACHE) is None:
-                documents, _ = number_documents(position_ids, None if attention_mask is None else attention_mask != 0)
-                labels = labels.masked_fill(F.pad(documents.diff() != 0, (1, 0)).to(labels.device), -100)
+            if outputs.documents is not None:
+                begins = F.pad(outputs.documents.diff() != 0, (1, 0))
+                labels = labels.masked_fill(begins.to(labels.device), -100)
             loss = self.loss_function(logits=logits, labels=labels, **kwargs)
         cache = getattr(outputs, CACHE)
         return modeling_outputs.CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)
@@ -1044,10 +1194,10 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         """Limit the text of `generate` to n tokens, with a warning."""
         generation_config = super()._prepare_generated_length(generation_config, inputs_tensor=inputs_tensor, **kwargs)
         # `max_length` does not count a prompt of embeddings.
-        n, num_embeddings = self.config.max_position_embeddings, inputs_tensor.shape[1] - kwargs["input_ids_length"]
+        n, num_embeddings = self.spatial_sizes()[0], inputs_tensor.shape[1] - kwargs["input_ids_length"]
         check_length(inputs_tensor.shape[1] + 1, n)
         if generation_config.max_length + num_embeddings > n:
-            logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`).")
+            logger.warning(f"The text will end at {n} tokens (`max_position_embeddings`).")
             generation_config.max_length = n - num_embeddings
         return generation_config
 
@@ -1080,15 +1230,9 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         values, or [B, num_labels] for several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output)))
+        logits = self.classifier(self.dropout(self.one_answer(outputs, outputs.pooler_output)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return modeling_outputs.SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
-
-
-def check_pooled(pooled: torch.Tensor | None) -> torch.Tensor:
-    if pooled is None:
-        raise ValueError("This head gives one answer per row: put each document in its own row, and pass no cache.")
-    return pooled
 
 
 class GMLPForMultipleChoice(GMLPPreTrainedModel):
@@ -1121,7 +1265,7 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         rows = [x if x is None or x.dim() == 2 else x.flatten(0, 1) for x in inputs]  # positions may be [1, m]
         outputs = self.model(*rows, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output))).view(shape)
+        logits = self.classifier(self.dropout(self.one_answer(outputs, outputs.pooler_output))).view(shape)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -1186,17 +1330,14 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         r"""Find answers in the inputs of `GMLPModel`, which must not be packed. `start_positions` and `end_positions`
         [B] are the indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`,
         `start_logits` and `end_logits` [B, m]."""
-        if position_ids is not None and self.reads_values and not is_tracing(position_ids):
-            is_token = None if attention_mask is None else attention_mask != 0
-            check_pooled(None if number_documents(position_ids, is_token)[0].any() else position_ids)
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        start_logits, end_logits = (x.contiguous() for x in self.qa_outputs(outputs.last_hidden_state).unbind(-1))
+        logits = self.qa_outputs(self.one_answer(outputs, outputs.last_hidden_state))
+        start_logits, end_logits = (x.contiguous() for x in logits.unbind(-1))
         loss = None
         if start_positions is not None and end_positions is not None:
-            logits = (single_precision(x) for x in (start_logits, end_logits))
             positions = (x.to(start_logits.device) for x in (start_positions, end_positions))
-            loss = self.loss_function(*logits, *positions, **kwargs)
+            loss = self.loss_function(*map(single_precision, (start_logits, end_logits)), *positions, **kwargs)
         return modeling_outputs.QuestionAnsweringModelOutput(
             loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions
         )
@@ -1234,7 +1375,7 @@ class GMLPPatchEmbeddings(nn.Module):
 
     def __init__(self, config: GMLPVisionConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.image_size, self.grid_size = config, as_pair(config.image_size), config.grid_size
         patch_size, channels, self.stem = as_pair(config.patch_size), config.num_channels, None
         if config.stem == "conv":
             patch_size, channels, self.stem = (1, 1), config.hidden_size, conv_stem(config)
@@ -1243,10 +1384,10 @@ class GMLPPatchEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, pixel_values: torch.Tensor | None) -> torch.Tensor:  # [B, C, height, width] -> [B, n, D]
-        shape = [self.config.num_channels, *as_pair(self.config.image_size)]
+        shape = [self.config.num_channels, *self.image_size]
         if pixel_values is None or list(pixel_values.shape[1:]) != shape:
             raise ValueError(
-                f"`pixel_values` must have the config's shape, [batch, channels, height, width] = [B, {shape[0]}, "
+                f"`pixel_values` must have the model's shape, [batch, channels, height, width] = [B, {shape[0]}, "
                 f"{shape[1]}, {shape[2]}], got {pixel_values if pixel_values is None else list(pixel_values.shape)}. "
                 f"Resize and convert images with the image processor, or change the model with "
                 f"`model.resize_image_size((height, width))`."
@@ -1275,16 +1416,23 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         continue training.
 
         Raises:
-            TypeError, StrictDataclassError: If the size is not a multiple of the patch size. Then nothing changes.
+            TypeError, ValueError, StrictDataclassError: If the size is not a multiple of the patch size, or a W cannot
+                be resized, as in `resize_position_embeddings` of a text model. Then nothing changes.
         """
-        old_grid, new_config = self.config.grid_size, copy.deepcopy(self.config)
+        embeddings, new_config = self.base_model.embeddings, copy.deepcopy(self.config)
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
-        height, *width = (operator.index(side) for side in sides)
+        height, *width = (as_count(side) for side in sides)
         new_config.image_size = [height, *width] if width else height
         new_config.validate()
+        for projection in self.resizable_projections():
+            projection.resize_grid(embeddings.grid_size, new_config.grid_size, self.config.num_prefix_tokens)
         self.config.image_size = new_config.image_size
-        for projection in self.spatial_projections():
-            projection.resize_grid(old_grid, self.config.grid_size, self.config.num_prefix_tokens)
+        embeddings.image_size, embeddings.grid_size = as_pair(new_config.image_size), new_config.grid_size
+
+    def write_sizes(self) -> None:
+        image_size = self.base_model.embeddings.image_size
+        if as_pair(self.config.image_size) != image_size:
+            self.config.image_size = list(image_size)
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
@@ -1376,7 +1524,7 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
             if stage in self.out_features:
                 features = self.norm(hidden_states) if self.config.apply_layernorm else hidden_states
                 if self.config.reshape_hidden_states:
-                    patches = features[:, self.config.num_prefix_tokens :].unflatten(1, self.config.grid_size)
+                    patches = features[:, self.config.num_prefix_tokens :].unflatten(1, self.embeddings.grid_size)
                     features = patches.permute(0, 3, 1, 2).contiguous()
                 feature_maps += (features,)
         return modeling_outputs.BackboneOutput(feature_maps=feature_maps)
