@@ -49,8 +49,8 @@ logger = logging.get_logger(__name__)
 
 # The name of a cache in the functions and outputs of transformers: "cache" from 5.24 on.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
-# In torch 2.9, `torch.compiler.is_exporting()` is also true in `torch.compile`.
-TELLS_EXPORT_FROM_COMPILE = is_torch_greater_or_equal("2.10")
+# Whether strict `torch.export` can be told from `torch.compile`: in torch 2.9, `is_exporting()` is true in both.
+STRICT_EXPORT = is_torch_greater_or_equal("2.10")
 # Arguments by which data collators also describe packed rows. They are ignored in favor of `position_ids`.
 PACKING = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 # Minimum block length of `banded_product`, which is faster than multiplying by all of W for more than 4 blocks.
@@ -91,124 +91,16 @@ class Positions(NamedTuple):
     """What every block reads of W and b. By default, p_i = i and all tokens see one another."""
 
     is_causal: bool = False  # whether a token sees only itself and earlier ones
-    start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
-    # [B or 1, t], p_j of every token, if W[p_i, p_j] must be gathered. By default W[start:t, :t] is read, which for a
-    # Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
+    # [B or 1, t], p_j of every token, cached ones included, if W[p_i, p_j] must be gathered. By default W[:m, :m] is
+    # read, which for a Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
     columns: torch.Tensor | None = None
-    is_visible: torch.Tensor | None = None  # [B or 1, m, t], whether token i sees token j; read with `columns`
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
-    tokens: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
+    visible: torch.Tensor | None = None  # [B, t], False for hidden tokens
     documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in its packed row
-    # The largest number of documents of a row, and an upper bound of their length; 0 in traced models.
+    # The largest number of documents in a row, and at least their largest length; unknown (0) in traced models.
     document_count: int = 0
     document_length: int = 0
-
-
-def require(holds: torch.Tensor, message: str, check_values: bool) -> None:
-    """Raise a ValueError if a condition does not hold, or with `check_values=False` make the device assert it, for
-    which nobody waits."""
-    if not check_values:
-        torch._assert_async(holds, message)
-    elif not holds:
-        raise ValueError(message)
-
-
-def find_positions(
-    config: GMLPConfig,
-    n: int,
-    toeplitz: bool,
-    inputs: torch.Tensor,  # [B, m, ...], the new tokens
-    attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
-    position_ids: torch.Tensor | None = None,  # [B or 1, m]
-    past_key_values: Cache | None = None,
-    check_values: bool = True,  # False in compiled and exported models, which cannot read the values of tensors
-) -> Positions:
-    """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is not
-    padding. Raises a ValueError for a wrong shape or position, or for more than n tokens."""
-    batch, m = inputs.shape[:2]
-    start, length, is_static = 0, m, False
-    if past_key_values is not None:
-        is_static = past_key_values.is_compileable
-        start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
-        length = past_key_values.get_max_length() if is_static else start + m
-        if is_static and attention_mask is not None:
-            attention_mask = pad_mask(attention_mask, int(start) + m if check_values else 0, length)
-    check_shape("attention_mask", attention_mask, (batch, length))
-    check_shape("position_ids", position_ids, (batch, m), (1, m))
-    is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
-    if position_ids is not None and past_key_values is None:
-        return find_documents(config, n, toeplitz, position_ids, is_token, check_values)
-    indices = torch.arange(length, device=inputs.device)  # of all tokens
-    new_indices = torch.arange(m, device=inputs.device) + start
-    first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
-    if position_ids is not None:
-        differs = position_ids != new_indices - first_token
-        require(
-            ~(differs if is_token is None else differs & is_token.index_select(1, new_indices)).any(),
-            "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one document. "
-            "Omit `position_ids`, or pass `use_cache=False`.",
-            check_values,
-        )
-    # A static cache may be longer than n.
-    check_length(int(start) + m if is_static and check_values else m if is_static else length, n)
-    is_token = is_token if config.mask_padding or config.is_causal else None
-    if is_token is None and not is_static:
-        return Positions(config.is_causal, start)
-    columns = (indices if is_token is None else indices - first_token).view(-1, length)
-    rows = columns.index_select(1, new_indices).clamp(min=0)
-    padding = None if is_token is None else ~is_token.index_select(1, new_indices)
-    if toeplitz and not is_static and start == 0:
-        return Positions(config.is_causal, start, rows, padding=padding, tokens=is_token)
-    # A mask may hide tokens that are in the cache.
-    is_visible = None if past_key_values is None or is_token is None else is_token[:, None]
-    is_visible = hide_later_tokens(is_visible, new_indices, indices) if config.is_causal else is_visible
-    return Positions(config.is_causal, start, rows, columns, is_visible, padding, is_token)
-
-
-def find_documents(
-    config: GMLPConfig,
-    n: int,
-    toeplitz: bool,
-    position_ids: torch.Tensor,  # [B or 1, m]
-    is_token: torch.Tensor | None,  # [B, m]
-    check_values: bool,
-) -> Positions:
-    """Return the positions of tokens without a cache: `position_ids`. A document begins where they do not increase;
-    documents do not see one another. A Toeplitz W is gathered if positions differ otherwise than indices do inside of a
-    document. A traced model cannot read that: it is gathered in exported models, whose assertions other runtimes leave
-    out, and asserted not to be so in compiled ones."""
-    documents, has_gap = number_documents(position_ids, is_token)
-    if is_token is not None and not (config.mask_padding or config.is_causal):
-        # Rows with several documents always hide padding.
-        is_token = is_token | (documents == 0).all(-1, keepdim=True)
-        others, has_gap = number_documents(position_ids, is_token)
-        has_gap = has_gap | (others != documents).any()
-    rows = position_ids if is_token is None else position_ids.where(is_token, 0)
-    is_gathered, count, longest = not toeplitz or is_exporting(), 0, 0
-    message = f"`position_ids` must be from 0 to {n - 1}, since the model has {n} positions"
-    if check_values:
-        # Read all values at once, since that waits for the device.
-        values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
-        lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
-        if lowest < 0 or highest >= n:
-            raise ValueError(f"{message}, got values from {lowest} to {highest}.")
-        is_gathered = bool(is_gathered or any_gap)
-        documents, count, longest = documents if last else None, last + 1, highest - lowest + 1
-    else:
-        torch._assert_async(((rows >= 0) & (rows < n)).all(), message)
-        if not is_gathered:
-            torch._assert_async(
-                ~has_gap.any(),
-                "`position_ids` of a document must increase by one from token to token in a compiled model with a "
-                "Toeplitz W. Run the model without `torch.compile`.",
-            )
-    columns, is_visible, padding = None, None, None if is_token is None else ~is_token
-    if is_gathered:
-        columns, indices = rows, torch.arange(position_ids.shape[1], device=position_ids.device)
-        is_visible = None if documents is None else documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
-        is_visible = hide_later_tokens(is_visible, indices, indices) if config.is_causal else is_visible
-    return Positions(config.is_causal, 0, rows, columns, is_visible, padding, is_token, documents, count, longest)
 
 
 def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,22 +116,6 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) 
     begins = has_previous & (steps <= 0)
     has_gap = has_previous & ~begins & (steps != indices[1:] - previous)
     return F.pad(begins.long(), (1, 0)).cumsum(-1), has_gap
-
-
-def hide_later_tokens(
-    is_visible: torch.Tensor | None, new_indices: torch.Tensor, indices: torch.Tensor
-) -> torch.Tensor:  # [B or 1, m, t] or [m, t]
-    is_earlier = indices <= new_indices[:, None]
-    return is_earlier if is_visible is None else is_visible & is_earlier
-
-
-def pad_mask(attention_mask: torch.Tensor, width: int, length: int) -> torch.Tensor:
-    """Pad a mask of the tokens so far, [B, width], to the length of a static cache; 0 is an unknown width."""
-    batch, given = attention_mask.shape
-    if given < length:
-        check_shape("attention_mask", attention_mask, (batch, width or given))
-        return F.pad(attention_mask, (0, length - given))
-    return attention_mask
 
 
 def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]) -> None:
@@ -351,10 +227,8 @@ def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Ten
 
 
 def is_exporting() -> bool:
-    is_export = torch.compiler.is_exporting() and (
-        TELLS_EXPORT_FROM_COMPILE or not torch.compiler.is_dynamo_compiling()
-    )
-    return is_export or torch.jit.is_tracing()
+    is_compiling = torch.compiler.is_dynamo_compiling() and not STRICT_EXPORT
+    return (torch.compiler.is_exporting() and not is_compiling) or torch.jit.is_tracing()
 
 
 def batched_product(bias: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -402,9 +276,9 @@ class SpatialProjection(nn.Module):
         axis = () if self.heads == 1 else (self.heads,)
         return (*axis, *shape), (*axis, self.length)
 
-    def matrix(self, length: int | None = None, start: int = 0, is_causal: bool = False) -> torch.Tensor:
-        """Return W[start:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
-        [H, length - start, length]"""
+    def matrix(self, length: int | None = None, is_causal: bool = False) -> torch.Tensor:
+        """Return W[:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
+        [H, length, length]"""
         length, n = self.length if length is None else length, self.length
         weight = self.weight if self.heads > 1 else self.weight[None]
         if self.grid is not None:
@@ -414,29 +288,32 @@ class SpatialProjection(nn.Module):
             # zero than needed, it would refuse a length for which a slice is the complete weight.
             n = n if is_exporting() else max(n, length)
             weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
-            rows = toeplitz_rows(weight[:, n - length : n + length - 1 - start], length - start)
+            rows = toeplitz_rows(weight[:, n - length : n + length - 1], length)
         else:
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
-            rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
-        return rows.tril(start) if is_causal else rows
+            rows = weight[:, :length].index_select(2, torch.arange(length, device=weight.device))
+        return rows.tril() if is_causal else rows
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
         """Return W v + b [B, m, E] for v [B, t, E], which must be zero at padding. Head h applies to the h-th of H
         equal parts of the channels. `positions` select the entries of W and b; by default, the leading ones."""
         positions = Positions() if positions is None else positions
-        is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
+        is_gathered, documents, length = positions.columns is not None, positions.documents, v.shape[1]
         if positions.rows is None:
             check_length(length, self.length)
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
         # Pad by one for `torch.export`, as in `matrix`.
-        bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
-        is_gathered, documents = positions.columns is not None, positions.documents
-        has_offsets = self.toeplitz and self.grid is None and not is_gathered and start == 0
-        is_convolution = self.heads == v.shape[2] > 1
-        # In half precision, the convolution of oneDNN may never return on a CPU.
-        is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
-        if has_offsets and is_convolution and (documents is None or positions.document_count) and not is_half:
-            return self.convolve(v, positions) + cast_for_autocast(bias).movedim(0, -1)
+        bias = F.pad(bias, (0, 1))[:, :length] if positions.rows is None else bias[:, positions.rows]
+        has_offsets = self.toeplitz and self.grid is None and not is_gathered
+        if self.heads == v.shape[2] > 1:
+            # In half precision, the convolution of oneDNN may never return on a CPU.
+            is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
+            if has_offsets and (documents is None or positions.document_count) and not is_half:
+                return self.convolve(v, positions) + cast_for_autocast(bias).movedim(0, -1)
+            if is_gathered:
+                # One product for all heads, each of which has one channel.
+                output = torch.einsum("hbij,bjh->bih", self.gather(positions), v)
+                return output + cast_for_autocast(bias).movedim(0, -1)
         # An exported model serves every length, so it must not branch on one.
         is_banded = has_offsets and (self.length if is_exporting() else length) > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
@@ -444,15 +321,11 @@ class SpatialProjection(nn.Module):
         elif is_gathered:
             matrices = self.gather(positions)  # [H, B or 1, m, t]
         else:
-            matrices = self.matrix(length, start, is_causal)[:, None]  # [H, 1, m, t]
-        if is_convolution and (is_gathered or start != 0):
-            # One product for all heads, each of which has a single channel.
-            output = torch.einsum("hbij,bjh->bih", matrices, v)
-            return output + cast_for_autocast(bias).movedim(0, -1)
+            matrices = self.matrix(length, positions.is_causal)[:, None]  # [H, 1, m, m]
         outputs = []
         for w, b, part in zip(matrices, bias[..., None], v.unflatten(2, (self.heads, -1)).unbind(2)):
             if is_banded:
-                outputs.append(banded_product(w, b, part, is_causal, documents))
+                outputs.append(banded_product(w, b, part, positions.is_causal, documents))
                 continue
             w = cast_for_autocast(w)
             if documents is not None and not is_gathered:
@@ -463,15 +336,20 @@ class SpatialProjection(nn.Module):
     def gather(self, positions: Positions) -> torch.Tensor:
         """Return W[p_i, p_j], or zero for tokens that do not see each other: [H, B or 1, m, t]"""
         weight = self.weight if self.heads > 1 else self.weight[None]
-        rows, columns = positions.rows[..., :, None], positions.columns[..., None, :]
+        rows, columns = positions.rows[..., :, None], positions.columns[..., None, :]  # type: ignore[index]
         if self.toeplitz:
-            # Beyond the reach, in either direction, is a zero.
-            offsets = (columns - rows).clamp(-self.reach, self.reach)
-            matrices = F.pad(weight, (1, 1))[:, offsets + self.reach]
+            # Positions beyond the reach, in either direction, and those that are later in a causal model, read a zero.
+            last = 1 if positions.is_causal else self.reach
+            offsets = (columns - rows).clamp(-self.reach, last)
+            w = F.pad(weight[:, : self.reach + last - 1], (1, 1))[:, offsets + self.reach]
         else:
-            # Padding before the first token and the unused end of a static cache have no column, and are hidden.
-            matrices = weight[:, rows, columns.clamp(0, self.length - 1)]
-        return matrices if positions.is_visible is None else torch.where(positions.is_visible, matrices, 0.0)
+            # Padding before the first token and the unused end of a static cache, which are hidden, have no column.
+            w = weight[:, rows, columns.clamp(0, self.length - 1)]
+            w = torch.where(columns <= rows, w, 0.0) if positions.is_causal else w
+        if positions.visible is not None and positions.visible.shape[1] > rows.shape[1]:
+            # v is zero at padding, but a mask may also hide tokens that are in the cache.
+            w = torch.where(positions.visible[:, None], w, 0.0)
+        return w if positions.documents is None else hide_other_documents(w, positions.documents, positions.documents)
 
     def convolve(self, v: torch.Tensor, positions: Positions) -> torch.Tensor:
         """Return W v [B, m, E] for a Toeplitz W with one channel per head, as a convolution of each channel. Between
@@ -744,14 +622,20 @@ class GMLPPreTrainedModel(PreTrainedModel):
         """Return whether a forward pass may read the values of its inputs, to check them."""
         return self.reads_values and not tensor.is_meta and not is_tracing(tensor)
 
+    def require(self, holds: torch.Tensor, message: str) -> None:
+        """Raise a ValueError if a condition does not hold; in a traced model, let the device assert it."""
+        if not self.can_read(holds):
+            torch._assert_async(holds, message)
+        elif not holds:
+            raise ValueError(message)
+
     def one_answer(self, outputs: "GMLPModelOutput", output: torch.Tensor | None) -> torch.Tensor:
         """Return an output from which a head makes one answer per row. Raise a ValueError if rows are packed."""
         message = "This head gives one answer per row: put each document in its own row, and pass no cache."
         if output is None:
             raise ValueError(message)
         if outputs.documents is not None:
-            is_single = (outputs.documents == 0).all()
-            require(is_single, message, self.can_read(is_single))
+            self.require((outputs.documents == 0).all(), message)
         return output
 
     @torch.no_grad()
@@ -785,20 +669,19 @@ class GMLPPreTrainedModel(PreTrainedModel):
         return n, self.config.spatial_reach or n, self.config.toeplitz
 
     def resizable_projections(self) -> list[SpatialProjection]:
-        """Return the W and b of every block. Raise a ValueError if something else depends on the size of one: an
-        adapter or a parametrization, the values of offloaded weights, or a sharded parameter."""
-        projections, modules = self.spatial_projections(), list(self.modules())
-        own = [parameter for x in projections for parameter in (x.weight, x.bias)]
-        is_offloaded = any(hasattr(x, "_hf_hook") for x in modules) and any(x.is_meta for x in own)
-        is_whole = all(type(x) is nn.Parameter for x in own)
+        """Return the W and b of every block. Raise a ValueError if a part of one would keep its size: that of an
+        adapter or parametrization, offloaded weights, or a parameter that is spread over devices."""
+        projections = self.spatial_projections()
+        own = {id(x): x for projection in projections for x in (projection.weight, projection.bias)}
+        units = [module.proj for module in self.modules() if isinstance(module, SpatialGatingUnit)]
+        is_adapted = any(id(x) not in own for unit in units for x in (*unit.parameters(), *unit.buffers()))
+        is_whole = all(type(x) is nn.Parameter for x in own.values())
         is_whole = is_whole and all((x.weight.shape, x.bias.shape) == x.shapes for x in projections)
-        units = [x.proj for x in modules if isinstance(x, SpatialGatingUnit)]
-        ids = {id(x) for x in own}
-        is_wrapped = any(id(x) not in ids for unit in units for x in (*unit.parameters(), *unit.buffers()))
-        if is_offloaded or is_wrapped or not is_whole:
+        has_hooks = any(hasattr(module, "_hf_hook") for module in self.modules())
+        if is_adapted or not is_whole or (has_hooks and any(x.is_meta for x in own.values())):
             raise ValueError(
-                "Cannot resize W: it is offloaded, sharded or adapted, and a part would keep the old size. Load the "
-                "model on one device, resize it, and save it; then offload, shard or adapt it."
+                "Cannot resize W, since it is offloaded, sharded or adapted. Load the model on one device, resize it "
+                "and save it; then offload, shard or adapt it."
             )
         return projections
 
@@ -855,12 +738,8 @@ def as_count(value: int) -> int:
 
 @dataclass
 class GMLPModelOutput(modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions):
-    """The outputs of `GMLPModel`.
-
-    Attributes:
-        documents: [B or 1, m], the number of each token's document in its row, if a row holds several. A compiled or
-            exported model cannot tell, and returns it for all `position_ids`.
-    """
+    """The outputs of `GMLPModel`, with the numbers of documents [B or 1, m] if a row holds several, or in traced models
+    if there are `position_ids`."""
 
     documents: torch.Tensor | None = None
 
@@ -924,10 +803,7 @@ class GMLPModel(GMLPPreTrainedModel):
             past_key_values = DynamicCache()
         if past_key_values is not None:
             check_cache(past_key_values, self.config, self.layers, has_attention)
-        n, _, toeplitz = self.spatial_sizes()
-        positions = find_positions(
-            self.config, n, toeplitz, inputs, attention_mask, position_ids, past_key_values, self.can_read(inputs)
-        )
+        positions = self.find_positions(inputs, attention_mask, position_ids, past_key_values)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         attention_mask_4d = None
         if has_attention:
@@ -946,6 +822,84 @@ class GMLPModel(GMLPPreTrainedModel):
                 is_packed = (positions.documents != 0).any(-1, keepdim=True)
                 pooled = pooled.masked_fill(is_packed.to(pooled.device), torch.nan)
         return GMLPModelOutput(hidden_states, pooled, **{CACHE: past_key_values}, documents=positions.documents)
+
+    def find_positions(
+        self,
+        inputs: torch.Tensor,  # [B, m, ...], the new tokens
+        attention_mask: torch.Tensor | None,  # [B, t], 0 for padding
+        position_ids: torch.Tensor | None,  # [B or 1, m]
+        past_key_values: Cache | None,
+    ) -> Positions:
+        """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is
+        not padding. Raises a ValueError for a wrong shape or position, or for more than n tokens."""
+        batch, m = inputs.shape[:2]
+        start, length, is_static, can_read = 0, m, False, self.can_read(inputs)
+        if past_key_values is not None:
+            is_static = past_key_values.is_compileable
+            start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
+            length = past_key_values.get_max_length() if is_static else start + m
+        if is_static and attention_mask is not None and attention_mask.shape[1] < length:
+            width = int(start) + m if can_read else attention_mask.shape[1]
+            check_shape("attention_mask", attention_mask, (batch, width))
+            attention_mask = F.pad(attention_mask, (0, length - attention_mask.shape[1]))
+        check_shape("attention_mask", attention_mask, (batch, length))
+        check_shape("position_ids", position_ids, (batch, m), (1, m))
+        is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
+        if position_ids is not None and past_key_values is None:
+            return self.find_documents(position_ids, is_token)
+        indices = torch.arange(length, device=inputs.device)  # of all tokens
+        new_indices = torch.arange(m, device=inputs.device) + start
+        first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
+        if position_ids is not None:
+            differs = position_ids != new_indices - first_token
+            self.require(
+                ~(differs if is_token is None else differs & is_token.index_select(1, new_indices)).any(),
+                "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one "
+                "document. Omit `position_ids`, or pass `use_cache=False`.",
+            )
+        n, _, toeplitz = self.spatial_sizes()
+        # A static cache may be longer than n.
+        check_length(int(start) + m if is_static and can_read else m if is_static else length, n)
+        is_token = is_token if self.config.mask_padding or self.config.is_causal else None
+        has_cached = is_static or start != 0
+        if is_token is None and not has_cached:
+            return Positions(self.config.is_causal)
+        columns = (indices if is_token is None else indices - first_token).view(-1, length)
+        rows = columns.index_select(1, new_indices).clamp(min=0)
+        padding = None if is_token is None else ~is_token.index_select(1, new_indices)
+        return Positions(
+            self.config.is_causal, rows, columns if has_cached or not toeplitz else None, padding, is_token
+        )
+
+    def find_documents(self, position_ids: torch.Tensor, is_token: torch.Tensor | None) -> Positions:
+        """Return the positions of tokens without a cache: `position_ids` [B or 1, m]. A document begins where they do
+        not increase; documents do not see one another. A Toeplitz W need not be gathered where positions differ as
+        indices do inside each document. A compiled model cannot read whether they do, and asserts it; an exported one
+        always gathers, since most runtimes leave out assertions."""
+        (n, _, toeplitz), is_causal = self.spatial_sizes(), self.config.is_causal
+        documents, has_gap = number_documents(position_ids, is_token)
+        if is_token is not None and not (self.config.mask_padding or is_causal):
+            # Rows with several documents always hide padding.
+            is_token = is_token | (documents == 0).all(-1, keepdim=True)
+            others, has_gap = number_documents(position_ids, is_token)
+            has_gap = has_gap | (others != documents).any()
+        rows = position_ids if is_token is None else position_ids.where(is_token, 0)
+        is_gathered, count, longest = not toeplitz or is_exporting(), 0, 0
+        message = f"`position_ids` must be from 0 to {n - 1}, since the model has {n} positions"
+        if self.can_read(position_ids):
+            # Read all values at once, since that waits for the device.
+            values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
+            lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
+            if lowest < 0 or highest >= n:
+                raise ValueError(f"{message}, got values from {lowest} to {highest}.")
+            is_gathered, count, longest = bool(is_gathered or any_gap), last + 1, highest - lowest + 1
+        else:
+            self.require(((rows >= 0) & (rows < n)).all(), message)
+            steps = "In a compiled model with a Toeplitz W, the `position_ids` of a document must increase by one"
+            self.require(~has_gap.any() | is_gathered, f"{steps} from token to token: run it without `torch.compile`.")
+        padding, columns = None if is_token is None else ~is_token, rows if is_gathered else None
+        documents = None if count == 1 else documents
+        return Positions(is_causal, rows, columns, padding, is_token, documents, count, longest)
 
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
@@ -967,10 +921,10 @@ class GMLPModel(GMLPPreTrainedModel):
         return create_causal_mask(
             config=self.config,
             inputs_embeds=hidden_states,
-            attention_mask=positions.tokens,
+            attention_mask=positions.visible,
             and_mask_function=same_document,
             # To skip a mask that hides nothing, transformers would read its values.
-            allow_is_causal_skip=positions.tokens is None,
+            allow_is_causal_skip=positions.visible is None,
             **{CACHE: past_key_values},
         )
 
@@ -1114,8 +1068,9 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
                 if masked_positions.shape[1] == labels.shape[1]:
                     # Labels of all tokens may be in the order of the tokens, or of `masked_positions`.
                     in_order = (masked_positions == torch.arange(labels.shape[1], device=labels.device)).all()
-                    message = "`masked_positions` of all tokens must be in order, 0, 1, 2, ...: sort them."
-                    require(in_order, message, self.can_read(labels))
+                    self.require(
+                        in_order, "`masked_positions` of all tokens must be in order, 0, 1, 2, ...: sort them."
+                    )
                 labels = labels.gather(1, masked_positions)
             hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
         elif labels is not None and self.config.sparse_prediction and self.training:
@@ -1430,9 +1385,8 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         embeddings.image_size, embeddings.grid_size = as_pair(new_config.image_size), new_config.grid_size
 
     def write_sizes(self) -> None:
-        image_size = self.base_model.embeddings.image_size
-        if as_pair(self.config.image_size) != image_size:
-            self.config.image_size = list(image_size)
+        if as_pair(self.config.image_size) != self.base_model.embeddings.image_size:
+            self.config.image_size = list(self.base_model.embeddings.image_size)
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
