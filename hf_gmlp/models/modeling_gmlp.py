@@ -13,7 +13,6 @@ head (`spatial_heads`). W starts near zero and b at one, so a new block is a fee
 has a position p_i: it reads b[p_i], and W[p_i, p_j] for every token j that it sees (`find_positions`).
 
 Every saved checkpoint contains this file and its configuration file, which need only torch and transformers.
-
 Shapes: B batch, m tokens passed to the model, t tokens including those in a cache, n config.max_position_embeddings, D
 hidden_size, F intermediate_size, E spatial_size (F / 2 after a split), H spatial_heads, k spatial_reach, V vocab_size.
 """
@@ -62,8 +61,7 @@ class GMLPEmbeddings(nn.Module):
 
     def __init__(self, config: GMLPConfig) -> None:
         super().__init__()
-        # Without `padding_idx`, whose embedding would be zero: without segments, every LayerNorm of a new model would
-        # multiply the gradient of visible padding by a thousand.
+        # Without `padding_idx`: LayerNorms would multiply the gradient of a zero embedding by a thousand.
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         segments = config.type_vocab_size
         self.token_type_embeddings = nn.Embedding(segments, config.hidden_size) if segments else None
@@ -84,7 +82,7 @@ class GMLPEmbeddings(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions
+# The spatial projection
 
 
 class Positions(NamedTuple):
@@ -92,15 +90,14 @@ class Positions(NamedTuple):
 
     is_causal: bool = False  # whether a token sees only itself and earlier ones
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
-    # [B or 1, t], p_j of every token, cached ones included, if W[p_i, p_j] must be gathered. By default W[:m, :m] is
-    # read, which for a Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
+    # [B or 1, t], p_j of every token, if W[p_i, p_j] must be gathered. By default, W[:m, :m] is read, which for a
+    # Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
     columns: torch.Tensor | None = None
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
     visible: torch.Tensor | None = None  # [B, t], False for hidden tokens
     documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in its packed row
-    # The largest number of documents in a row, and at least their largest length; unknown (0) in traced models.
-    document_count: int = 0
-    document_length: int = 0
+    document_count: int = 0  # the largest number of documents in a row; unknown (0) in traced models
+    document_length: int = 0  # at least their largest length
 
 
 def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,10 +129,6 @@ def check_length(length: int, n: int) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The spatial projection
-
-
 def toeplitz_rows(weight: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` rows of a Toeplitz matrix, [H, L, ...] -> [H, count, L - count + 1, ...]: row i is
     weight[:, count - 1 - i:], cut to the length of the last row. Its operations are fast on any device."""
@@ -162,9 +155,8 @@ def banded_product(
     [B or 1, m, 1] of one head, v [B, m, E], and the numbers of `documents` [B or 1, m] that do not see one another.
     Blocks have at least k tokens, so that each depends only on itself and its neighbors.
 
-    A CPU multiplies block by block: all blocks at once, with copies of their neighbors, would not stay in the cache. On
-    a GPU, where small products wait for their launches, and in an exported program, which has no loop over blocks, one
-    product multiplies all blocks."""
+    A CPU multiplies block by block: all blocks, with copies of their neighbors, would not stay in the cache. On a GPU,
+    where small products wait for launches, and in exported programs, without loops, one product multiplies all."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
     rows = toeplitz_rows(F.pad(weight, (2 * size - reach, 2 * size - reach))[None], size)  # [1, size, 3 size]
@@ -261,8 +253,7 @@ class SpatialProjection(nn.Module):
     ) -> None:
         super().__init__()
         self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
-        # n and k, which is n for a dense W or a grid. The sizes of parameters that are spread over devices would not
-        # tell them outside of the forward pass.
+        # n, and k or else n. Parameters that are spread over devices have other shapes outside of the forward pass.
         self.length, self.reach = length, reach or length
         weight_shape, bias_shape = self.shapes
         self.weight, self.bias = nn.Parameter(torch.zeros(weight_shape)), nn.Parameter(torch.ones(bias_shape))
@@ -284,8 +275,8 @@ class SpatialProjection(nn.Module):
         if self.grid is not None:
             return grid_matrix(weight)
         if self.toeplitz:
-            # A packed row may be longer than n, but `torch.export` would refuse to compare the two. Without one more
-            # zero than needed, it would refuse a length for which a slice is the complete weight.
+            # A packed row may be longer than n, which an exported model gathers. One more zero than needed lets
+            # `torch.export` serve a length for which a slice would be the complete weight.
             n = n if is_exporting() else max(n, length)
             weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
             rows = toeplitz_rows(weight[:, n - length : n + length - 1], length)
@@ -387,10 +378,9 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int) -> None:
-        """Change the grid of patches in place. A Toeplitz W keeps the weights of its offsets; those of new offsets are
-        zero, and new patches copy the b of the nearest one. A dense W is interpolated over output patches (its rows)
-        and input patches (its columns), and b over patches; prefix tokens ([CLS]) stay. Since W sums over its columns,
-        they are scaled by the ratio of the patch counts: an image with more, finer patches gets the same gate."""
+        """Change the grid of patches in place, as `resize_image_size` says. With a Toeplitz W, new patches copy the b of
+        the nearest one. Prefix tokens ([CLS]) stay. The columns of a dense W, over which it sums, are scaled by the
+        ratio of the patch counts: an image with more, finer patches gets the same gate."""
         if old_grid == new_grid:
             return
         if self.grid is not None:
@@ -467,8 +457,8 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention in plain PyTorch, for a query [B, 1, m, A], key and value [B, 1, t, A] and an additive mask
-    [B, 1, m, t]. Returns the output [B, m, 1, A] and the attention weights [B, 1, m, t]."""
+    """Return the output [B, m, 1, A] and the weights [B, 1, m, t] of attention, for a query [B, 1, m, A], key and value
+    [B, 1, t, A] and an additive mask [B, 1, m, t]."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -499,9 +489,8 @@ class GMLPTinyAttention(nn.Module):
         layer_idx: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention on LN(x) [B, m, D], with a mask in the format of the attention implementation and a cache
-        whose layer `layer_idx` is updated. Returns the output [B, m, E] and, from some implementations, the attention
-        weights [B, 1, m, t]."""
+        """Compute attention on LN(x) [B, m, D], with a mask in the format of its implementation and a cache whose layer
+        `layer_idx` is updated. Returns the output [B, m, E] and, in some implementations, the weights [B, 1, m, t]."""
         query, key, value = self.qkv_proj(hidden_states)[:, None].unflatten(-1, (3, -1)).unbind(-2)  # [B, 1, m, A]
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, layer_idx)  # [B, 1, t, A]
@@ -516,8 +505,7 @@ class GMLPTinyAttention(nn.Module):
 
 
 class GMLPBlock(GradientCheckpointingLayer):
-    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6). Each
-    layer is called as a module, so that adapters and quantizers can wrap or replace it."""
+    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6)."""
 
     def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0) -> None:
         super().__init__()
@@ -552,7 +540,7 @@ class GMLPBlock(GradientCheckpointingLayer):
         branch = self.proj_out(self.spatial_gating_unit(z, attention_output, positions, past_key_values, layer_idx))
         branch = self.dropout(branch)
         if self.training and self.drop_path_rate > 0:
-            # Stochastic depth (Huang et al., 2016; the paper's [32]): drop the branch of a row, or else scale it up.
+            # Stochastic depth (the paper's [32]): drop the branch of a row, or else scale it up.
             keep_rate = 1.0 - self.drop_path_rate
             branch = branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(keep_rate) / keep_rate
         return hidden_states + branch
@@ -576,9 +564,8 @@ class GMLPPooler(nn.Sequential):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """Pool each sequence to one vector, [B, m, D] -> [B, D]: the "mean" or "max" of its tokens, or "cls", its first
-    token, or the last if `is_causal`, since it alone sees all others. Padding, where `padding_mask` [B, m] is 0, is
-    ignored. A row of only padding gives zeros, or any token ("cls")."""
+    """Pool each sequence, [B, m, D] -> [B, D]: "mean" or "max" of its tokens, or "cls", its first token, or the last if
+    `is_causal`. Padding, where `padding_mask` [B, m] is 0, is ignored; a row of it gives zeros, or any token."""
     if padding_mask is None:
         padding_mask = hidden_states.new_ones(hidden_states.shape[:2])
     is_token = padding_mask.to(hidden_states.device) != 0
@@ -614,16 +601,15 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
-    # Whether a forward pass reads values of its inputs to check them, for which it waits for the device. Traced models
-    # never do: the device asserts the same.
+    # Whether a forward pass waits for the values of its inputs to check them. Else, the device asserts the same.
     reads_values = True
 
     def can_read(self, tensor: torch.Tensor) -> bool:
-        """Return whether a forward pass may read the values of its inputs, to check them."""
+        """Return whether a forward pass may read the values of its inputs, which a traced model cannot."""
         return self.reads_values and not tensor.is_meta and not is_tracing(tensor)
 
     def require(self, holds: torch.Tensor, message: str) -> None:
-        """Raise a ValueError if a condition does not hold; in a traced model, let the device assert it."""
+        """Raise a ValueError if a condition does not hold, or let the device assert it."""
         if not self.can_read(holds):
             torch._assert_async(holds, message)
         elif not holds:
@@ -669,16 +655,16 @@ class GMLPPreTrainedModel(PreTrainedModel):
         return n, self.config.spatial_reach or n, self.config.toeplitz
 
     def resizable_projections(self) -> list[SpatialProjection]:
-        """Return the W and b of every block. Raise a ValueError if a part of one would keep its size: that of an
-        adapter or parametrization, offloaded weights, or a parameter that is spread over devices."""
+        """Return all W and b, or raise a ValueError if adapters, hooks or other devices would keep the old size."""
         projections = self.spatial_projections()
         own = {id(x): x for projection in projections for x in (projection.weight, projection.bias)}
         units = [module.proj for module in self.modules() if isinstance(module, SpatialGatingUnit)]
         is_adapted = any(id(x) not in own for unit in units for x in (*unit.parameters(), *unit.buffers()))
-        is_whole = all(type(x) is nn.Parameter for x in own.values())
-        is_whole = is_whole and all((x.weight.shape, x.bias.shape) == x.shapes for x in projections)
+        is_plain = all(type(x) is nn.Parameter for x in own.values())
+        is_spread = any((x.weight.shape, x.bias.shape) != x.shapes for x in projections)
         has_hooks = any(hasattr(module, "_hf_hook") for module in self.modules())
-        if is_adapted or not is_whole or (has_hooks and any(x.is_meta for x in own.values())):
+        is_offloaded = has_hooks and any(x.is_meta for x in own.values())
+        if is_adapted or is_spread or is_offloaded or not is_plain:
             raise ValueError(
                 "Cannot resize W, since it is offloaded, sharded or adapted. Load the model on one device, resize it "
                 "and save it; then offload, shard or adapt it."
@@ -696,33 +682,29 @@ class GMLPPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
-        """Return the spatial weights of every block, which replace position embeddings."""
+        """Return the W of every block, which replaces position embeddings."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
     def resize_position_embeddings(
         self, new_num_position_embeddings: int, new_spatial_reach: int | None = None
     ) -> None:
-        """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before, and add
-        adapters, hooks for offloading and wrappers for several devices afterwards.
+        """Change n, the maximum number of tokens, in place, and k of a Toeplitz W, which stays the same by default.
+        Create the optimizer and add adapters, offloading and wrappers for several devices afterwards, not before.
 
-        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, and new entries of b are
-        one, so that longer sequences need no training. A dense W must be trained for the added positions.
-
-        Args:
-            new_num_position_embeddings: The new n.
-            new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
+        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, those of added offsets are
+        zero, and new entries of b one: longer sequences need no training. A dense W must be trained for them.
 
         Raises:
-            TypeError, ValueError: If a number is no integer of at least 1, if k exceeds n, or if W cannot be resized.
-                Then nothing changes.
+            TypeError, ValueError: For no integer of at least 1, if k exceeds n, or if W cannot be resized. Then nothing
+                changes.
         """
         length, projections = as_count(new_num_position_embeddings), self.resizable_projections()
         reach = None if new_spatial_reach is None else as_count(new_spatial_reach)
         toeplitz = all(projection.toeplitz for projection in projections)
         if length < 1 or not (reach is None or (toeplitz and 1 <= reach <= length)):
             raise ValueError(
-                f"The number of tokens must be at least 1, and the reach of a Toeplitz W from 1 to that number; a "
-                f"dense W has no reach. Got {length} and {reach} with `toeplitz={toeplitz}`."
+                f"n must be at least 1, and k from 1 to n if W is Toeplitz; a dense W has no k. Got n = {length} and "
+                f"k = {reach} with `toeplitz={toeplitz}`."
             )
         for projection in projections:
             projection.resize(length, reach)
@@ -738,8 +720,7 @@ def as_count(value: int) -> int:
 
 @dataclass
 class GMLPModelOutput(modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions):
-    """The outputs of `GMLPModel`, with the numbers of documents [B or 1, m] if a row holds several, or in traced models
-    if there are `position_ids`."""
+    """The outputs of `GMLPModel`, with the documents [B or 1, m] of packed rows, in traced models of `position_ids`."""
 
     documents: torch.Tensor | None = None
 
@@ -779,15 +760,13 @@ class GMLPModel(GMLPPreTrainedModel):
             token_type_ids: [B or 1, m], the segment of each token; 0 by default.
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
                 counted from the first one that is not padding. A document begins where the positions do not increase;
-                documents do not see one another. A packed row costs as much as separate ones if positions differ as
-                indices do inside each document, which compiled models with a Toeplitz W assert. Other positions, a
-                dense W and exported models cost the square of the row's length.
+                documents do not see one another. In a compiled model with a Toeplitz W, positions must increase by one
+                inside each document, as the device asserts.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
             `last_hidden_state` [B, m, D], `pooler_output` [B, D], the cache, and the `documents` of packed rows.
-            `pooler_output` is `None` for "mean" and "max" with a cache, and if a row holds several documents; in a
-            compiled or exported model, that of such a row is NaN.
+            `pooler_output` is `None` for "mean" and "max" with a cache, and for packed rows: NaN in traced models.
 
         Raises:
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
@@ -847,6 +826,7 @@ class GMLPModel(GMLPPreTrainedModel):
         is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
         if position_ids is not None and past_key_values is None:
             return self.find_documents(position_ids, is_token)
+        n, _, toeplitz = self.spatial_sizes()
         indices = torch.arange(length, device=inputs.device)  # of all tokens
         new_indices = torch.arange(m, device=inputs.device) + start
         first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
@@ -854,22 +834,19 @@ class GMLPModel(GMLPPreTrainedModel):
             differs = position_ids != new_indices - first_token
             self.require(
                 ~(differs if is_token is None else differs & is_token.index_select(1, new_indices)).any(),
-                "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one "
-                "document. Omit `position_ids`, or pass `use_cache=False`.",
+                "With a cache, `position_ids` must count the tokens of a row: omit them, or pass `use_cache=False`.",
             )
-        n, _, toeplitz = self.spatial_sizes()
         # A static cache may be longer than n.
         check_length(int(start) + m if is_static and can_read else m if is_static else length, n)
         is_token = is_token if self.config.mask_padding or self.config.is_causal else None
-        has_cached = is_static or start != 0
-        if is_token is None and not has_cached:
+        has_offsets = not is_static and start == 0
+        if is_token is None and has_offsets:
             return Positions(self.config.is_causal)
         columns = (indices if is_token is None else indices - first_token).view(-1, length)
         rows = columns.index_select(1, new_indices).clamp(min=0)
         padding = None if is_token is None else ~is_token.index_select(1, new_indices)
-        return Positions(
-            self.config.is_causal, rows, columns if has_cached or not toeplitz else None, padding, is_token
-        )
+        columns = None if has_offsets and toeplitz else columns
+        return Positions(self.config.is_causal, rows, columns, padding, is_token)
 
     def find_documents(self, position_ids: torch.Tensor, is_token: torch.Tensor | None) -> Positions:
         """Return the positions of tokens without a cache: `position_ids` [B or 1, m]. A document begins where they do
@@ -893,26 +870,22 @@ class GMLPModel(GMLPPreTrainedModel):
             if lowest < 0 or highest >= n:
                 raise ValueError(f"{message}, got values from {lowest} to {highest}.")
             is_gathered, count, longest = bool(is_gathered or any_gap), last + 1, highest - lowest + 1
+            documents = documents if last else None
         else:
             self.require(((rows >= 0) & (rows < n)).all(), message)
             steps = "In a compiled model with a Toeplitz W, the `position_ids` of a document must increase by one"
             self.require(~has_gap.any() | is_gathered, f"{steps} from token to token: run it without `torch.compile`.")
         padding, columns = None if is_token is None else ~is_token, rows if is_gathered else None
-        documents = None if count == 1 else documents
         return Positions(is_causal, rows, columns, padding, is_token, documents, count, longest)
 
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
     ) -> torch.Tensor | None:
-        """Return the mask of tiny attention in the format of its implementation. Like W, it hides later tokens if
-        `config.is_causal`, other documents, and padding."""
+        """Return the mask of tiny attention in the format of its implementation. It hides what W hides."""
         documents, same_document = positions.documents, None
         if documents is not None:
             if "flash" in self.config._attn_implementation:
-                raise ValueError(
-                    "Flash attention cannot hide packed documents from one another: omit `position_ids`, or use "
-                    "`attn_implementation='sdpa'`."
-                )
+                raise ValueError("Flash attention ignores documents: omit `position_ids`, or use sdpa attention.")
             documents = documents.expand(hidden_states.shape[:2])
 
             def same_document(batch, head, query, key):
@@ -935,15 +908,12 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
     if inputs is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError("Pass either `input_ids` or `inputs_embeds`, not both.")
     if inputs.dim() < 2 or 0 in inputs.shape[:2]:
-        raise ValueError(
-            f"Inputs must have the shape [batch, tokens] and at least one token, got {tuple(inputs.shape)}."
-        )
+        raise ValueError(f"Inputs must be [batch, tokens] with at least one token, got {tuple(inputs.shape)}.")
     return inputs
 
 
 def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList, has_attention: bool) -> None:
-    """Add missing layers to a cache: per block, one for the keys and values of tiny attention, if any, and one for v.
-    Raise a ValueError if the model cannot use the cache."""
+    """Add missing layers to a cache, one for tiny attention and one for v, or raise a ValueError if it is unusable."""
     if not config.is_causal:
         raise ValueError(
             "`past_key_values` needs a causal model (`config.is_causal`): in this model, a new token changes the "
@@ -990,9 +960,8 @@ def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> tor
 def classification_loss(
     labels: torch.Tensor, logits: torch.Tensor, config: GMLPBaseConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
-    """Return the loss of `config.problem_type`. If that is `None`, set it from the labels, as transformers does.
-    `labels` are [B] classes or values, or [B, num_labels] for several labels per sample or a probability per class, for
-    `logits` [B, num_labels]. Raises a ValueError if their shapes do not fit."""
+    """Return the loss of `config.problem_type`, which is set from the labels if it is `None`. Labels are [B] classes or
+    values, or [B, num_labels] for several labels per sample or probabilities, for logits [B, num_labels]."""
     if config.problem_type is None:
         problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else problem_type
@@ -1057,20 +1026,17 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
 
         `masked_positions` [B, count] are the indices of the tokens to compute logits for: all those with labels, filled
         up to a fixed count with others. Then `logits` are [B, count, V], and `labels` may be those of these tokens
-        only, [B, count]. If these are all tokens, they must be in order. Compiled models need them for
-        `sparse_prediction`.
-        """
+        only, [B, count]. All tokens must be in order. Compiled models need them for `sparse_prediction`."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
         if masked_positions is not None:
-            if labels is not None and labels.shape[1] == hidden_states.shape[1]:
-                if masked_positions.shape[1] == labels.shape[1]:
-                    # Labels of all tokens may be in the order of the tokens, or of `masked_positions`.
-                    in_order = (masked_positions == torch.arange(labels.shape[1], device=labels.device)).all()
-                    self.require(
-                        in_order, "`masked_positions` of all tokens must be in order, 0, 1, 2, ...: sort them."
-                    )
+            m, count = hidden_states.shape[1], masked_positions.shape[1]
+            if labels is not None and m == count:
+                # Otherwise, the labels could be in the order of the tokens or in that of `masked_positions`.
+                in_order = (masked_positions == torch.arange(m, device=masked_positions.device)).all()
+                self.require(in_order, "`masked_positions` of all tokens must be in order: sort them.")
+            elif labels is not None and labels.shape[1] == m:
                 labels = labels.gather(1, masked_positions)
             hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
         elif labels is not None and self.config.sparse_prediction and self.training:
@@ -1367,12 +1333,11 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     def resize_image_size(self, image_size: int | tuple[int, int]) -> None:
         """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
         over the grid of patches, in its rows and columns, and b over its patches. A Toeplitz W keeps the weights of its
-        offsets; those of new offsets are zero. Change the image processor too, create the optimizer afterwards, and
-        continue training.
+        offsets; those of new ones are zero. Change the image processor too; then create the optimizer, and train.
 
         Raises:
-            TypeError, ValueError, StrictDataclassError: If the size is not a multiple of the patch size, or a W cannot
-                be resized, as in `resize_position_embeddings` of a text model. Then nothing changes.
+            TypeError, ValueError, StrictDataclassError: If the size is not a multiple of the patch size, or if W cannot
+                be resized. Then nothing changes.
         """
         embeddings, new_config = self.base_model.embeddings, copy.deepcopy(self.config)
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
