@@ -107,12 +107,12 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) 
     indices = torch.arange(position_ids.shape[1], device=position_ids.device)
     is_token = torch.ones_like(position_ids, dtype=torch.bool) if is_token is None else is_token
     position_ids = position_ids.expand(is_token.shape)
-    previous = torch.where(is_token, indices, -1).cummax(-1)[0][:, :-1]  # -1 where no token precedes
-    steps = position_ids[:, 1:] - position_ids.gather(1, previous.clamp(min=0))
-    has_previous = is_token[:, 1:] & (previous >= 0)
+    last = torch.where(is_token, indices, -1).cummax(-1)[0]
+    previous = F.pad(last, (1, 0), value=-1)[:, :-1]  # -1 where no token precedes
+    steps = position_ids - position_ids.gather(1, previous.clamp(min=0))
+    has_previous = is_token & (previous >= 0)
     begins = has_previous & (steps <= 0)
-    has_gap = has_previous & ~begins & (steps != indices[1:] - previous)
-    return F.pad(begins.long(), (1, 0)).cumsum(-1), has_gap
+    return begins.long().cumsum(-1), has_previous & ~begins & (steps != indices - previous)
 
 
 def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]) -> None:
@@ -197,7 +197,7 @@ def banded_batch(
     size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
     length = v.shape[1]
     # `torch.export` would refuse to serve one block too, or to split all blocks, with those around them, at once.
-    count = torch.sym_max((length + size - 1) // size, 2)
+    count: int = torch.sym_max((length + size - 1) // size, 2)  # type: ignore[assignment]
 
     def windows(x: torch.Tensor) -> torch.Tensor:  # [B, m, ...] -> [B, count, size of rows, ...]
         padded = F.pad(x, (0, 0, size, count * size - length + size))
@@ -282,7 +282,8 @@ class SpatialProjection(nn.Module):
             rows = toeplitz_rows(weight[:, n - length : n + length - 1], length)
         else:
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
-            rows = weight[:, :length].index_select(2, torch.arange(length, device=weight.device))
+            indices = torch.arange(length, device=weight.device)
+            rows = weight.index_select(1, indices).index_select(2, indices)
         return rows.tril() if is_causal else rows
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
@@ -343,20 +344,17 @@ class SpatialProjection(nn.Module):
         return w if positions.documents is None else hide_other_documents(w, positions.documents, positions.documents)
 
     def convolve(self, v: torch.Tensor, positions: Positions) -> torch.Tensor:
-        """Return W v [B, m, E] for a Toeplitz W with one channel per head, as a convolution of each channel. Between
-        packed documents, it inserts as many zeros as W reaches."""
-        weight, reach = self.weight, self.reach
+        """Return W v [B, m, E] for a Toeplitz W with one channel per head, as a convolution of each channel. Zeros
+        between packed documents, as many as W reaches, keep these apart."""
+        gap, indices = self.reach - 1, torch.arange(v.shape[1], device=v.device)
         if positions.documents is not None:
-            reach = min(reach, positions.document_length)
-            gap = reach - 1
-            indices = torch.arange(v.shape[1], device=v.device) + gap * positions.documents  # [B or 1, m]
-            indices = indices[..., None].expand_as(v)
+            gap = min(gap, positions.document_length - 1)
+            indices = (indices + gap * positions.documents)[..., None].expand_as(v)
             spread = v.new_zeros(v.shape[0], v.shape[1] + gap * (positions.document_count - 1), v.shape[2])
             v = spread.scatter(1, indices, v)
-        end = self.reach if positions.is_causal else self.reach + reach - 1
-        kernel = weight[:, None, self.reach - reach : end]
-        padded = F.pad(v.transpose(1, 2), (reach - 1, 0 if positions.is_causal else reach - 1))
-        output = F.conv1d(padded, kernel, groups=self.heads).transpose(1, 2)
+        after = 0 if positions.is_causal else gap
+        kernel = self.weight[:, None, self.reach - 1 - gap : self.reach + after]
+        output = F.conv1d(F.pad(v.transpose(1, 2), (gap, after)), kernel, groups=self.heads).transpose(1, 2)
         return output if positions.documents is None else output.gather(1, indices)
 
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
@@ -378,8 +376,8 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int) -> None:
-        """Change the grid of patches in place, as `resize_image_size` says. With a Toeplitz W, new patches copy the b of
-        the nearest one. Prefix tokens ([CLS]) stay. The columns of a dense W, over which it sums, are scaled by the
+        """Change the grid of patches in place, as `resize_image_size` says. With a Toeplitz W, new patches copy the b
+        of the nearest one. Prefix tokens ([CLS]) stay. The columns of a dense W, over which it sums, are scaled by the
         ratio of the patch counts: an image with more, finer patches gets the same gate."""
         if old_grid == new_grid:
             return
@@ -457,8 +455,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the output [B, m, 1, A] and the weights [B, 1, m, t] of attention, for a query [B, 1, m, A], key and value
-    [B, 1, t, A] and an additive mask [B, 1, m, t]."""
+    """Return attention [B, m, 1, A] and its weights [B, 1, m, t], for a query [B, 1, m, A] and an additive mask."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -564,7 +561,7 @@ class GMLPPooler(nn.Sequential):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """Pool each sequence, [B, m, D] -> [B, D]: "mean" or "max" of its tokens, or "cls", its first token, or the last if
+    """Pool the tokens of each sequence, [B, m, D] -> [B, D]: "mean", "max", or "cls", the first token, or the last if
     `is_causal`. Padding, where `padding_mask` [B, m] is 0, is ignored; a row of it gives zeros, or any token."""
     if padding_mask is None:
         padding_mask = hidden_states.new_ones(hidden_states.shape[:2])
@@ -616,7 +613,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
             raise ValueError(message)
 
     def one_answer(self, outputs: "GMLPModelOutput", output: torch.Tensor | None) -> torch.Tensor:
-        """Return an output from which a head makes one answer per row. Raise a ValueError if rows are packed."""
+        """Return an output from which a head makes one answer per row, or raise a ValueError if rows are packed."""
         message = "This head gives one answer per row: put each document in its own row, and pass no cache."
         if output is None:
             raise ValueError(message)
@@ -660,11 +657,10 @@ class GMLPPreTrainedModel(PreTrainedModel):
         own = {id(x): x for projection in projections for x in (projection.weight, projection.bias)}
         units = [module.proj for module in self.modules() if isinstance(module, SpatialGatingUnit)]
         is_adapted = any(id(x) not in own for unit in units for x in (*unit.parameters(), *unit.buffers()))
-        is_plain = all(type(x) is nn.Parameter for x in own.values())
-        is_spread = any((x.weight.shape, x.bias.shape) != x.shapes for x in projections)
+        is_adapted |= any(type(x) is not nn.Parameter for x in own.values())
+        is_sharded = any((x.weight.shape, x.bias.shape) != x.shapes for x in projections)
         has_hooks = any(hasattr(module, "_hf_hook") for module in self.modules())
-        is_offloaded = has_hooks and any(x.is_meta for x in own.values())
-        if is_adapted or is_spread or is_offloaded or not is_plain:
+        if is_adapted or is_sharded or (has_hooks and any(x.is_meta for x in own.values())):
             raise ValueError(
                 "Cannot resize W, since it is offloaded, sharded or adapted. Load the model on one device, resize it "
                 "and save it; then offload, shard or adapt it."
@@ -692,12 +688,8 @@ class GMLPPreTrainedModel(PreTrainedModel):
         Create the optimizer and add adapters, offloading and wrappers for several devices afterwards, not before.
 
         Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, those of added offsets are
-        zero, and new entries of b one: longer sequences need no training. A dense W must be trained for them.
-
-        Raises:
-            TypeError, ValueError: For no integer of at least 1, if k exceeds n, or if W cannot be resized. Then nothing
-                changes.
-        """
+        zero, and new entries of b one: longer sequences need no training. A dense W must be trained for them. Raises a
+        TypeError or ValueError, and changes nothing, for impossible numbers or if W cannot be resized."""
         length, projections = as_count(new_num_position_embeddings), self.resizable_projections()
         reach = None if new_spatial_reach is None else as_count(new_spatial_reach)
         toeplitz = all(projection.toeplitz for projection in projections)
@@ -772,7 +764,6 @@ class GMLPModel(GMLPPreTrainedModel):
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
         """
         inputs = check_inputs(input_ids, inputs_embeds)
-        # The block knows, since the config may have been edited.
         has_attention = getattr(self.layers[0], "attention", None) is not None
         names = [name for name in PACKING if kwargs.pop(name, None) is not None]
         if names and position_ids is None:
@@ -784,12 +775,10 @@ class GMLPModel(GMLPPreTrainedModel):
             check_cache(past_key_values, self.config, self.layers, has_attention)
         positions = self.find_positions(inputs, attention_mask, position_ids, past_key_values)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        attention_mask_4d = None
-        if has_attention:
-            attention_mask_4d = self.create_attention_mask(hidden_states, positions, past_key_values)
+        mask = self.create_attention_mask(hidden_states, positions, past_key_values) if has_attention else None
         kwargs["past_key_values"], caches = past_key_values, 2 if has_attention else 1
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
-            hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
+            hidden_states = layer(hidden_states, positions, mask, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
         # With a cache, only the new tokens are here: enough for the last one, but not for a mean or maximum.
         can_pool = positions.document_count < 2 and (past_key_values is None or self.config.pooling == "cls")
@@ -810,7 +799,7 @@ class GMLPModel(GMLPPreTrainedModel):
         past_key_values: Cache | None,
     ) -> Positions:
         """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is
-        not padding. Raises a ValueError for a wrong shape or position, or for more than n tokens."""
+        not padding. Raise a ValueError for a wrong shape or position, or for more than n tokens."""
         batch, m = inputs.shape[:2]
         start, length, is_static, can_read = 0, m, False, self.can_read(inputs)
         if past_key_values is not None:
@@ -842,17 +831,16 @@ class GMLPModel(GMLPPreTrainedModel):
         has_offsets = not is_static and start == 0
         if is_token is None and has_offsets:
             return Positions(self.config.is_causal)
-        columns = (indices if is_token is None else indices - first_token).view(-1, length)
-        rows = columns.index_select(1, new_indices).clamp(min=0)
+        places = (indices if is_token is None else indices - first_token).view(-1, length)
+        rows = places.index_select(1, new_indices).clamp(min=0)
         padding = None if is_token is None else ~is_token.index_select(1, new_indices)
-        columns = None if has_offsets and toeplitz else columns
+        columns = None if has_offsets and toeplitz else places
         return Positions(self.config.is_causal, rows, columns, padding, is_token)
 
     def find_documents(self, position_ids: torch.Tensor, is_token: torch.Tensor | None) -> Positions:
-        """Return the positions of tokens without a cache: `position_ids` [B or 1, m]. A document begins where they do
-        not increase; documents do not see one another. A Toeplitz W need not be gathered where positions differ as
-        indices do inside each document. A compiled model cannot read whether they do, and asserts it; an exported one
-        always gathers, since most runtimes leave out assertions."""
+        """Return the positions of tokens without a cache: `position_ids` [B or 1, m]. W is gathered if it is dense, or
+        if positions inside a document differ otherwise than indices do. A compiled model cannot read that: it asserts
+        that they do not. An exported one always gathers, since most runtimes leave out assertions."""
         (n, _, toeplitz), is_causal = self.spatial_sizes(), self.config.is_causal
         documents, has_gap = number_documents(position_ids, is_token)
         if is_token is not None and not (self.config.mask_padding or is_causal):
@@ -870,13 +858,13 @@ class GMLPModel(GMLPPreTrainedModel):
             if lowest < 0 or highest >= n:
                 raise ValueError(f"{message}, got values from {lowest} to {highest}.")
             is_gathered, count, longest = bool(is_gathered or any_gap), last + 1, highest - lowest + 1
-            documents = documents if last else None
         else:
             self.require(((rows >= 0) & (rows < n)).all(), message)
             steps = "In a compiled model with a Toeplitz W, the `position_ids` of a document must increase by one"
             self.require(~has_gap.any() | is_gathered, f"{steps} from token to token: run it without `torch.compile`.")
         padding, columns = None if is_token is None else ~is_token, rows if is_gathered else None
-        return Positions(is_causal, rows, columns, padding, is_token, documents, count, longest)
+        packed = None if count == 1 else documents
+        return Positions(is_causal, rows, columns, padding, is_token, packed, count, longest)
 
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
@@ -885,7 +873,7 @@ class GMLPModel(GMLPPreTrainedModel):
         documents, same_document = positions.documents, None
         if documents is not None:
             if "flash" in self.config._attn_implementation:
-                raise ValueError("Flash attention ignores documents: omit `position_ids`, or use sdpa attention.")
+                raise ValueError("Flash attention ignores documents: omit `position_ids`, or use sdpa.")
             documents = documents.expand(hidden_states.shape[:2])
 
             def same_document(batch, head, query, key):
@@ -1094,8 +1082,7 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         logits, loss = self.decoder(outputs.last_hidden_state[:, indices]), None
         if labels is not None:
             if outputs.documents is not None:
-                begins = F.pad(outputs.documents.diff() != 0, (1, 0))
-                labels = labels.masked_fill(begins.to(labels.device), -100)
+                labels = labels.masked_fill(F.pad(outputs.documents.diff() != 0, (1, 0)).to(labels.device), -100)
             loss = self.loss_function(logits=logits, labels=labels, **kwargs)
         cache = getattr(outputs, CACHE)
         return modeling_outputs.CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)
@@ -1334,11 +1321,8 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
         over the grid of patches, in its rows and columns, and b over its patches. A Toeplitz W keeps the weights of its
         offsets; those of new ones are zero. Change the image processor too; then create the optimizer, and train.
-
-        Raises:
-            TypeError, ValueError, StrictDataclassError: If the size is not a multiple of the patch size, or if W cannot
-                be resized. Then nothing changes.
-        """
+        Raises a TypeError, ValueError or StrictDataclassError, and changes nothing, for a size that is no multiple of
+        the patch size, or if W cannot be resized."""
         embeddings, new_config = self.base_model.embeddings, copy.deepcopy(self.config)
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
         height, *width = (as_count(side) for side in sides)
