@@ -338,9 +338,6 @@ class SpatialProjection(nn.Module):
             # Padding before the first token and the unused end of a static cache, which are hidden, have no column.
             w = weight[:, rows, columns.clamp(0, self.length - 1)]
             w = torch.where(columns <= rows, w, 0.0) if positions.is_causal else w
-        if positions.visible is not None and positions.visible.shape[1] > rows.shape[1]:
-            # v is zero at padding, but a mask may also hide tokens that are in the cache.
-            w = torch.where(positions.visible[:, None], w, 0.0)
         return w if positions.documents is None else hide_other_documents(w, positions.documents, positions.documents)
 
     def convolve(self, v: torch.Tensor, positions: Positions) -> torch.Tensor:
@@ -834,6 +831,9 @@ class GMLPModel(GMLPPreTrainedModel):
         places = (indices if is_token is None else indices - first_token).view(-1, length)
         rows = places.index_select(1, new_indices).clamp(min=0)
         padding = None if is_token is None else ~is_token.index_select(1, new_indices)
+        if past_key_values is not None and is_token is not None:
+            # v is zero at padding, but a mask may also hide tokens that are in the cache: as if they were later.
+            places = places.masked_fill(~is_token, 2**31)
         columns = None if has_offsets and toeplitz else places
         return Positions(self.config.is_causal, rows, columns, padding, is_token)
 
