@@ -12,8 +12,7 @@ from transformers.backbone_utils import BackboneConfigMixin
 from transformers.utils.type_validators import activation_fn_key, interval, probability
 
 if TYPE_CHECKING:
-    # Never executed: transformers copies the files of all relative imports, so that saving a config alone also saves
-    # the code of the models.
+    # Never executed: transformers copies the files of all imports, so a config is saved with the code of the models.
     from .modeling_gmlp import GMLPModel  # noqa: F401
 
 
@@ -49,8 +48,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     h x w patches, it depends on row and column offsets and has (2h - 1)(2w - 1) weights."""
     spatial_heads: int = interval(min=1)(default=1)
     """H, the number of groups of channels, each with its own W and b; 1 in the paper. It must divide `spatial_size`.
-    With as many heads as channels, a Toeplitz W is the depthwise convolution of cgMLP (Sakuma et al., 2021), the
-    convolutional gating unit of speech models."""
+    With as many heads as channels, a Toeplitz W is the depthwise convolution of cgMLP (Sakuma et al., 2021)."""
     is_causal: bool = False
     """Whether a token sees only itself and earlier ones, in W and in tiny attention. `GMLPForCausalLM` sets it. A
     change takes effect in the next forward pass."""
@@ -189,7 +187,6 @@ class GMLPConfig(GMLPBaseConfig):
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     """Configuration of the image models (paper, section 3). The defaults are those of gMLP-S in the paper's Table 1.
-    For a few thousand images, use the preset "gmlp-mini4-32", which sets `toeplitz`, `spatial_heads` and `stem`.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -234,8 +231,8 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     reshape_hidden_states: bool = True
     """Whether feature maps are [B, D, rows, columns] without the [CLS] token, or sequences [B, n, D] with it, for depth
     heads (DPT, Depth Anything)."""
-    # The feature maps of `GMLPVisionBackbone`, set by `out_features` or `out_indices`: "stem" or 0 is the input of the
-    # first block, "stage3" or 3 the output of the third. By default, it is the output of the last block.
+    # The feature maps of `GMLPVisionBackbone`, by default the output of the last block: "stem" or 0 is the input of the
+    # first block, "stage3" or 3 the output of the third.
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 

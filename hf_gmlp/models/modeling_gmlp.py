@@ -13,7 +13,6 @@ head (`spatial_heads`). W starts near zero and b at one, so a new block is a fee
 has a position p_i: it reads b[p_i], and W[p_i, p_j] for every token j that it sees (`find_positions`).
 
 Every saved checkpoint contains this file and its configuration file, which need only torch and transformers.
-
 Shapes: B batch, m tokens passed to the model, t tokens including those in a cache, n config.max_position_embeddings, D
 hidden_size, F intermediate_size, E spatial_size (F / 2 after a split), H spatial_heads, k spatial_reach, V vocab_size.
 """
@@ -21,6 +20,7 @@ hidden_size, F intermediate_size, E spatial_size (F / 2 after a split), H spatia
 import copy
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
+from transformers.utils.import_utils import is_torch_greater_or_equal, is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
@@ -48,6 +48,8 @@ logger = logging.get_logger(__name__)
 
 # The name of a cache in the functions and outputs of transformers: "cache" from 5.24 on.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+# Whether strict `torch.export` can be told from `torch.compile`: in torch 2.9, `is_exporting()` is true in both.
+STRICT_EXPORT = is_torch_greater_or_equal("2.10")
 # Arguments by which data collators also describe packed rows. They are ignored in favor of `position_ids`.
 PACKING = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 # Minimum block length of `banded_product`, which is faster than multiplying by all of W for more than 4 blocks.
@@ -59,8 +61,7 @@ class GMLPEmbeddings(nn.Module):
 
     def __init__(self, config: GMLPConfig) -> None:
         super().__init__()
-        # Without `padding_idx`, whose embedding would be zero: without segments, every LayerNorm of a new model would
-        # multiply the gradient of visible padding by a thousand.
+        # Without `padding_idx`: LayerNorms would multiply the gradient of a zero embedding by a thousand.
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         segments = config.type_vocab_size
         self.token_type_embeddings = nn.Embedding(segments, config.hidden_size) if segments else None
@@ -81,97 +82,22 @@ class GMLPEmbeddings(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions
+# The spatial projection
 
 
 class Positions(NamedTuple):
-    """The entries of W and b that every block reads. By default, p_i = i and all tokens see one another."""
+    """What every block reads of W and b. By default, p_i = i and all tokens see one another."""
 
     is_causal: bool = False  # whether a token sees only itself and earlier ones
-    start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
-    # [B or 1, m, t], the index of W[p_i, p_j] in the flattened W, or the size of W where token i does not see token j.
-    # By default W[start:t, :t], which for a Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
-    entries: torch.Tensor | None = None
+    # [B or 1, t], p_j of every token, if W[p_i, p_j] must be gathered. By default, W[:m, :m] is read, which for a
+    # Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
+    columns: torch.Tensor | None = None
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
-    visible: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
+    visible: torch.Tensor | None = None  # [B, t], False for hidden tokens
     documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in its packed row
-
-
-def find_positions(
-    config: GMLPConfig,
-    inputs: torch.Tensor,  # [B, m, ...], the new tokens
-    attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
-    position_ids: torch.Tensor | None = None,  # [B or 1, m]
-    past_key_values: Cache | None = None,
-    check_values: bool = True,  # False in compiled and exported models, which cannot read the values of tensors
-) -> Positions:
-    """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is not
-    padding. A document begins where `position_ids` do not increase; documents do not see one another. Raises a
-    ValueError for a wrong shape or position, or for more than n tokens."""
-    batch, m, start, n = inputs.shape[0], inputs.shape[1], 0, config.max_position_embeddings
-    length, is_static = m, past_key_values is not None and past_key_values.is_compileable
-    if past_key_values is not None:
-        start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
-        length = past_key_values.get_max_length() if is_static else start + m
-    if is_static and attention_mask is not None and attention_mask.shape[1] != length:
-        width = int(start) + m if check_values else attention_mask.shape[1]
-        check_shape("attention_mask", attention_mask, (batch, width))
-        attention_mask = F.pad(attention_mask, (0, length - attention_mask.shape[1]))
-    check_shape("attention_mask", attention_mask, (batch, length))
-    check_shape("position_ids", position_ids, (batch, m), (1, m))
-    indices = torch.arange(length, device=inputs.device)  # of all tokens
-    new_indices = torch.arange(m, device=inputs.device) + start
-    is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
-    first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
-    if position_ids is not None and past_key_values is not None:
-        differs = position_ids != new_indices - first_token
-        if check_values and (differs if is_token is None else differs & is_token.index_select(1, new_indices)).any():
-            raise ValueError(
-                "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one "
-                "document. Omit `position_ids`, or pass `use_cache=False`."
-            )
-        position_ids = None
-    hides_padding, is_visible, documents = config.mask_padding or config.is_causal, None, None
-    # A dense W has an entry for every pair of positions. A Toeplitz W needs none where positions differ as indices do.
-    has_entries = is_static or start != 0 or not config.toeplitz
-    if position_ids is not None:
-        documents, has_gap = number_documents(position_ids, is_token)
-        if is_token is not None and not hides_padding:
-            # Rows with several documents always hide padding.
-            is_token = is_token | (documents == 0).all(-1, keepdim=True)
-            others, has_gap = number_documents(position_ids, is_token)
-            has_gap = has_gap | (others != documents).any()
-        rows = columns = position_ids if is_token is None else position_ids.where(is_token, 0)
-        if check_values:
-            # Read all values at once, since that waits for the device.
-            values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
-            lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
-            if lowest < 0 or highest >= n:
-                raise ValueError(
-                    f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values "
-                    f"from {lowest} to {highest}."
-                )
-            documents, has_entries = documents if last else None, bool(has_entries or any_gap)
-        if documents is not None and has_entries:
-            is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
-    else:
-        # A static cache may be longer than n.
-        check_length(int(start) + m if is_static and check_values else m if is_static else length, n)
-        is_token = is_token if hides_padding else None
-        if is_token is None and not is_static:
-            return Positions(config.is_causal, start)
-        columns = (indices if is_token is None else indices - first_token).view(-1, length)
-        rows = columns.index_select(1, new_indices).clamp(min=0)
-    entries, padding = None, None if is_token is None else ~is_token.index_select(1, new_indices)
-    if has_entries:
-        if past_key_values is not None and is_token is not None:
-            is_visible = is_token[:, None]  # a mask may hide tokens that are in the cache
-        if config.is_causal:
-            is_earlier = indices <= new_indices[:, None]
-            is_visible = is_earlier if is_visible is None else is_visible & is_earlier
-        entries = weight_entries(config, rows, columns, is_visible)
-    return Positions(config.is_causal, start, rows, entries, padding, is_token, documents)
+    document_count: int = 0  # the largest number of documents in a row; unknown (0) in traced models
+    document_length: int = 0  # at least their largest length
 
 
 def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,29 +107,12 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None) 
     indices = torch.arange(position_ids.shape[1], device=position_ids.device)
     is_token = torch.ones_like(position_ids, dtype=torch.bool) if is_token is None else is_token
     position_ids = position_ids.expand(is_token.shape)
-    previous = torch.where(is_token, indices, -1).cummax(-1)[0][:, :-1]  # -1 where no token precedes
-    steps = position_ids[:, 1:] - position_ids.gather(1, previous.clamp(min=0))
-    has_previous = is_token[:, 1:] & (previous >= 0)
+    last = torch.where(is_token, indices, -1).cummax(-1)[0]
+    previous = F.pad(last, (1, 0), value=-1)[:, :-1]  # -1 where no token precedes
+    steps = position_ids - position_ids.gather(1, previous.clamp(min=0))
+    has_previous = is_token & (previous >= 0)
     begins = has_previous & (steps <= 0)
-    has_gap = has_previous & ~begins & (steps != indices[1:] - previous)
-    return F.pad(begins.long(), (1, 0)).cumsum(-1), has_gap
-
-
-def weight_entries(
-    config: GMLPConfig, rows: torch.Tensor, columns: torch.Tensor, is_visible: torch.Tensor | None
-) -> torch.Tensor:
-    """Return the index of W[i, j] in the flattened W, for positions i [B or 1, m] and j [B or 1, t]: [B or 1, m, t].
-    Where j is beyond the reach or not `is_visible` [B or 1, m, t], it is the size of W, the index of an added zero."""
-    rows, columns = rows[..., :, None], columns[..., None, :]
-    if config.toeplitz:
-        reach = config.spatial_reach or config.max_position_embeddings
-        offset, size = columns - rows, 2 * reach - 1
-        entries, has_weight = offset + reach - 1, offset.abs() < reach
-    else:
-        n = config.max_position_embeddings
-        # Padding before the first token has negative columns.
-        entries, has_weight, size = n * rows + columns, columns >= 0, n * n
-    return torch.where(has_weight if is_visible is None else has_weight & is_visible, entries, size)
+    return begins.long().cumsum(-1), has_previous & ~begins & (steps != indices - previous)
 
 
 def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]) -> None:
@@ -214,14 +123,10 @@ def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...])
 def check_length(length: int, n: int) -> None:
     if length > n:
         raise ValueError(
-            f"The sequences have {length} tokens, more than the maximum of {n} (`config.max_position_embeddings`). "
+            f"The sequences have {length} tokens, more than the model's maximum of {n} (`max_position_embeddings`). "
             f"Truncate them, or extend the model with `model.resize_position_embeddings({length})`; a Toeplitz W needs "
             f"no training for that."
         )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The spatial projection
 
 
 def toeplitz_rows(weight: torch.Tensor, count: int) -> torch.Tensor:
@@ -250,9 +155,8 @@ def banded_product(
     [B or 1, m, 1] of one head, v [B, m, E], and the numbers of `documents` [B or 1, m] that do not see one another.
     Blocks have at least k tokens, so that each depends only on itself and its neighbors.
 
-    A CPU multiplies block by block: all blocks at once, with copies of their neighbors, would not stay in the cache. On
-    a GPU, where small products wait for their launches, and in an exported program, which has no loop over blocks, one
-    product multiplies all blocks."""
+    A CPU multiplies block by block: all blocks, with copies of their neighbors, would not stay in the cache. On a GPU,
+    where small products wait for launches, and in exported programs, without loops, one product multiplies all."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
     rows = toeplitz_rows(F.pad(weight, (2 * size - reach, 2 * size - reach))[None], size)  # [1, size, 3 size]
@@ -292,12 +196,13 @@ def banded_batch(
     """Multiply all blocks in one product, each beside copies of its neighbors."""
     size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
     length = v.shape[1]
-    count = (length + size - 1) // size
+    # `torch.export` would refuse to serve one block too, or to split all blocks, with those around them, at once.
+    count: int = torch.sym_max((length + size - 1) // size, 2)  # type: ignore[assignment]
 
     def windows(x: torch.Tensor) -> torch.Tensor:  # [B, m, ...] -> [B, count, size of rows, ...]
         padded = F.pad(x, (0, 0, size, count * size - length + size))
-        blocks = padded.view(x.shape[0], count + 2, size, x.shape[2])
-        return torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)
+        starts = range(0, neighbors * size, size)
+        return torch.cat([padded[:, i : i + count * size].unflatten(1, (count, size)) for i in starts], dim=2)
 
     rows = rows[:, None]
     if documents is not None:
@@ -314,9 +219,8 @@ def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Ten
 
 
 def is_exporting() -> bool:
-    # In torch 2.9, the first is also true in `torch.compile`.
-    is_export = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-    return is_export or torch.jit.is_tracing()
+    is_compiling = torch.compiler.is_dynamo_compiling() and not STRICT_EXPORT
+    return (torch.compiler.is_exporting() and not is_compiling) or torch.jit.is_tracing()
 
 
 def batched_product(bias: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -349,80 +253,110 @@ class SpatialProjection(nn.Module):
     ) -> None:
         super().__init__()
         self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
-        shape = (2 * (reach or length) - 1,) if toeplitz else (length, length)
-        if grid is not None:
-            shape = (2 * grid[0] - 1, 2 * grid[1] - 1)
-        axis = () if heads == 1 else (heads,)
-        self.weight = nn.Parameter(torch.zeros(*axis, *shape))
-        self.bias = nn.Parameter(torch.ones(*axis, length))
+        # n, and k or else n. Parameters that are spread over devices have other shapes outside of the forward pass.
+        self.length, self.reach = length, reach or length
+        weight_shape, bias_shape = self.shapes
+        self.weight, self.bias = nn.Parameter(torch.zeros(weight_shape)), nn.Parameter(torch.ones(bias_shape))
 
     @property
-    def length(self) -> int:
-        """n, the number of rows and columns of W."""
-        return self.bias.shape[-1]
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of weight and bias."""
+        shape = (2 * self.reach - 1,) if self.toeplitz else (self.length, self.length)
+        if self.grid is not None:
+            shape = (2 * self.grid[0] - 1, 2 * self.grid[1] - 1)
+        axis = () if self.heads == 1 else (self.heads,)
+        return (*axis, *shape), (*axis, self.length)
 
-    @property
-    def reach(self) -> int:
-        """k: only offsets below k have a weight. It is n for a dense W or a grid."""
-        return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
-
-    def matrix(self, length: int | None = None, start: int = 0, is_causal: bool = False) -> torch.Tensor:
-        """Return W[start:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
-        [H, length - start, length]"""
+    def matrix(self, length: int | None = None, is_causal: bool = False) -> torch.Tensor:
+        """Return W[:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
+        [H, length, length]"""
         length, n = self.length if length is None else length, self.length
         weight = self.weight if self.heads > 1 else self.weight[None]
         if self.grid is not None:
             return grid_matrix(weight)
         if self.toeplitz:
-            # A packed row may be longer than n, but `torch.export` would refuse to compare the two. Without one more
-            # zero than needed, it would refuse a length for which a slice is the complete weight.
+            # A packed row may be longer than n, which an exported model gathers. One more zero than needed lets
+            # `torch.export` serve a length for which a slice would be the complete weight.
             n = n if is_exporting() else max(n, length)
             weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
-            rows = toeplitz_rows(weight[:, n - length : n + length - 1 - start], length - start)
+            rows = toeplitz_rows(weight[:, n - length : n + length - 1], length)
         else:
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
-            rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
-        return rows.tril(start) if is_causal else rows
+            indices = torch.arange(length, device=weight.device)
+            rows = weight.index_select(1, indices).index_select(2, indices)
+        return rows.tril() if is_causal else rows
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
         """Return W v + b [B, m, E] for v [B, t, E], which must be zero at padding. Head h applies to the h-th of H
         equal parts of the channels. `positions` select the entries of W and b; by default, the leading ones."""
         positions = Positions() if positions is None else positions
-        is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
+        is_gathered, documents, length = positions.columns is not None, positions.documents, v.shape[1]
+        if positions.rows is None:
+            check_length(length, self.length)
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
         # Pad by one for `torch.export`, as in `matrix`.
-        bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
-        # Documents are hidden from one another by the entries, or by a mask on W.
-        documents = positions.documents if positions.entries is None else None
-        has_offsets = self.toeplitz and self.grid is None and positions.entries is None and start == 0
-        is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
-        if has_offsets and self.heads == v.shape[2] > 1 and documents is None and not is_half:
+        bias = F.pad(bias, (0, 1))[:, :length] if positions.rows is None else bias[:, positions.rows]
+        has_offsets = self.toeplitz and self.grid is None and not is_gathered
+        if self.heads == v.shape[2] > 1:
             # In half precision, the convolution of oneDNN may never return on a CPU.
-            kernel = weight[:, : self.reach] if is_causal else weight
-            padded = F.pad(v.transpose(1, 2), (self.reach - 1, 0 if is_causal else self.reach - 1))
-            output = F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2)
-            return output + cast_for_autocast(bias).movedim(0, -1)
+            is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
+            if has_offsets and (documents is None or positions.document_count) and not is_half:
+                return self.convolve(v, positions) + cast_for_autocast(bias).movedim(0, -1)
+            if is_gathered:
+                # One product for all heads, each of which has one channel.
+                output = torch.einsum("hbij,bjh->bih", self.gather(positions), v)
+                return output + cast_for_autocast(bias).movedim(0, -1)
         # An exported model serves every length, so it must not branch on one.
         is_banded = has_offsets and (self.length if is_exporting() else length) > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
             matrices = weight
-        elif positions.entries is not None:
-            # Entries of tokens that are not visible are the index of the added zero.
-            matrices = F.pad(weight, (0, 1))[:, positions.entries]  # [H, B or 1, m, t]
+        elif is_gathered:
+            matrices = self.gather(positions)  # [H, B or 1, m, t]
         else:
-            matrices = self.matrix(length, start, is_causal)[:, None]  # [H, 1, m, t]
+            matrices = self.matrix(length, positions.is_causal)[:, None]  # [H, 1, m, m]
         outputs = []
         for w, b, part in zip(matrices, bias[..., None], v.unflatten(2, (self.heads, -1)).unbind(2)):
             if is_banded:
-                outputs.append(banded_product(w, b, part, is_causal, documents))
+                outputs.append(banded_product(w, b, part, positions.is_causal, documents))
                 continue
             w = cast_for_autocast(w)
-            if documents is not None:
+            if documents is not None and not is_gathered:
                 w = hide_other_documents(w, documents, documents)
             outputs.append(batched_product(b, w.expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
+    def gather(self, positions: Positions) -> torch.Tensor:
+        """Return W[p_i, p_j], or zero for tokens that do not see each other: [H, B or 1, m, t]"""
+        weight = self.weight if self.heads > 1 else self.weight[None]
+        rows, columns = positions.rows[..., :, None], positions.columns[..., None, :]  # type: ignore[index]
+        if self.toeplitz:
+            # Positions beyond the reach, in either direction, and those that are later in a causal model, read a zero.
+            last = 1 if positions.is_causal else self.reach
+            offsets = (columns - rows).clamp(-self.reach, last)
+            w = F.pad(weight[:, : self.reach + last - 1], (1, 1))[:, offsets + self.reach]
+        else:
+            # Padding before the first token and the unused end of a static cache, which are hidden, have no column.
+            w = weight[:, rows, columns.clamp(0, self.length - 1)]
+            w = torch.where(columns <= rows, w, 0.0) if positions.is_causal else w
+        return w if positions.documents is None else hide_other_documents(w, positions.documents, positions.documents)
+
+    def convolve(self, v: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Return W v [B, m, E] for a Toeplitz W with one channel per head, as a convolution of each channel. Zeros
+        between packed documents, as many as W reaches, keep these apart."""
+        gap, indices = self.reach - 1, torch.arange(v.shape[1], device=v.device)
+        if positions.documents is not None:
+            gap = min(gap, positions.document_length - 1)
+            indices = (indices + gap * positions.documents)[..., None].expand_as(v)
+            spread = v.new_zeros(v.shape[0], v.shape[1] + gap * (positions.document_count - 1), v.shape[2])
+            v = spread.scatter(1, indices, v)
+        after = 0 if positions.is_causal else gap
+        kernel = self.weight[:, None, self.reach - 1 - gap : self.reach + after]
+        output = F.conv1d(F.pad(v.transpose(1, 2), (gap, after)), kernel, groups=self.heads).transpose(1, 2)
+        return output if positions.documents is None else output.gather(1, indices)
+
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.length = bias.shape[-1]
+        self.reach = (weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
 
@@ -439,10 +373,9 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int) -> None:
-        """Change the grid of patches in place. A Toeplitz W keeps the weights of its offsets; those of new offsets are
-        zero, and new patches copy the b of the nearest one. A dense W is interpolated over output patches (its rows)
-        and input patches (its columns), and b over patches; prefix tokens ([CLS]) stay. Since W sums over its columns,
-        they are scaled by the ratio of the patch counts: an image with more, finer patches gets the same gate."""
+        """Change the grid of patches in place, as `resize_image_size` says. With a Toeplitz W, new patches copy the b
+        of the nearest one. Prefix tokens ([CLS]) stay. The columns of a dense W, over which it sums, are scaled by the
+        ratio of the patch counts: an image with more, finer patches gets the same gate."""
         if old_grid == new_grid:
             return
         if self.grid is not None:
@@ -519,8 +452,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention in plain PyTorch, for a query [B, 1, m, A], key and value [B, 1, t, A] and an additive mask
-    [B, 1, m, t]. Returns the output [B, m, 1, A] and the attention weights [B, 1, m, t]."""
+    """Return attention [B, m, 1, A] and its weights [B, 1, m, t], for a query [B, 1, m, A] and an additive mask."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -551,9 +483,8 @@ class GMLPTinyAttention(nn.Module):
         layer_idx: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention on LN(x) [B, m, D], with a mask in the format of the attention implementation and a cache
-        whose layer `layer_idx` is updated. Returns the output [B, m, E] and, from some implementations, the attention
-        weights [B, 1, m, t]."""
+        """Compute attention on LN(x) [B, m, D], with a mask in the format of its implementation and a cache whose layer
+        `layer_idx` is updated. Returns the output [B, m, E] and, in some implementations, the weights [B, 1, m, t]."""
         query, key, value = self.qkv_proj(hidden_states)[:, None].unflatten(-1, (3, -1)).unbind(-2)  # [B, 1, m, A]
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, layer_idx)  # [B, 1, t, A]
@@ -568,8 +499,7 @@ class GMLPTinyAttention(nn.Module):
 
 
 class GMLPBlock(GradientCheckpointingLayer):
-    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6). Each
-    layer is called as a module, so that adapters and quantizers can wrap or replace it."""
+    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6)."""
 
     def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0) -> None:
         super().__init__()
@@ -604,7 +534,7 @@ class GMLPBlock(GradientCheckpointingLayer):
         branch = self.proj_out(self.spatial_gating_unit(z, attention_output, positions, past_key_values, layer_idx))
         branch = self.dropout(branch)
         if self.training and self.drop_path_rate > 0:
-            # Stochastic depth (Huang et al., 2016; the paper's [32]): drop the branch of a row, or else scale it up.
+            # Stochastic depth (the paper's [32]): drop the branch of a row, or else scale it up.
             keep_rate = 1.0 - self.drop_path_rate
             branch = branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(keep_rate) / keep_rate
         return hidden_states + branch
@@ -628,9 +558,8 @@ class GMLPPooler(nn.Sequential):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """Pool each sequence to one vector, [B, m, D] -> [B, D]: the "mean" or "max" of its tokens, or "cls", its first
-    token, or the last if `is_causal`, since it alone sees all others. Padding, where `padding_mask` [B, m] is 0, is
-    ignored. A row of only padding gives zeros, or any token ("cls")."""
+    """Pool the tokens of each sequence, [B, m, D] -> [B, D]: "mean", "max", or "cls", the first token, or the last if
+    `is_causal`. Padding, where `padding_mask` [B, m] is 0, is ignored; a row of it gives zeros, or any token."""
     if padding_mask is None:
         padding_mask = hidden_states.new_ones(hidden_states.shape[:2])
     is_token = padding_mask.to(hidden_states.device) != 0
@@ -666,8 +595,28 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
-    # Whether a forward pass checks the values of its inputs, for which it waits for the device. Traced models never do.
+    # Whether a forward pass waits for the values of its inputs to check them. Else, the device asserts the same.
     reads_values = True
+
+    def can_read(self, tensor: torch.Tensor) -> bool:
+        """Return whether a forward pass may read the values of its inputs, which a traced model cannot."""
+        return self.reads_values and not tensor.is_meta and not is_tracing(tensor)
+
+    def require(self, holds: torch.Tensor, message: str) -> None:
+        """Raise a ValueError if a condition does not hold, or let the device assert it."""
+        if not self.can_read(holds):
+            torch._assert_async(holds, message)
+        elif not holds:
+            raise ValueError(message)
+
+    def one_answer(self, outputs: "GMLPModelOutput", output: torch.Tensor | None) -> torch.Tensor:
+        """Return an output from which a head makes one answer per row, or raise a ValueError if rows are packed."""
+        message = "This head gives one answer per row: put each document in its own row, and pass no cache."
+        if output is None:
+            raise ValueError(message)
+        if outputs.documents is not None:
+            self.require((outputs.documents == 0).all(), message)
+        return output
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -691,39 +640,78 @@ class GMLPPreTrainedModel(PreTrainedModel):
         """Return the W and b of every block, from the first to the last."""
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
 
+    def spatial_sizes(self) -> tuple[int, int, bool]:
+        """Return n, k and whether W is Toeplitz, from the first block, or if W was replaced, from the config."""
+        for module in self.base_model.layers[0].modules():
+            if isinstance(module, SpatialProjection):
+                return module.length, module.reach, module.toeplitz
+        n = self.config.max_position_embeddings
+        return n, self.config.spatial_reach or n, self.config.toeplitz
+
+    def resizable_projections(self) -> list[SpatialProjection]:
+        """Return all W and b, or raise a ValueError if adapters, hooks or other devices would keep the old size."""
+        projections = self.spatial_projections()
+        own = {id(x): x for projection in projections for x in (projection.weight, projection.bias)}
+        units = [module.proj for module in self.modules() if isinstance(module, SpatialGatingUnit)]
+        is_adapted = any(id(x) not in own for unit in units for x in (*unit.parameters(), *unit.buffers()))
+        is_adapted |= any(type(x) is not nn.Parameter for x in own.values())
+        is_sharded = any((x.weight.shape, x.bias.shape) != x.shapes for x in projections)
+        has_hooks = any(hasattr(module, "_hf_hook") for module in self.modules())
+        if is_adapted or is_sharded or (has_hooks and any(x.is_meta for x in own.values())):
+            raise ValueError(
+                "Cannot resize W, since it is offloaded, sharded or adapted. Load the model on one device, resize it "
+                "and save it; then offload, shard or adapt it."
+            )
+        return projections
+
+    def write_sizes(self) -> None:
+        """Write the sizes of W to the config, which may have been edited."""
+        config, (n, reach, toeplitz) = self.config, self.spatial_sizes()
+        config.max_position_embeddings, config.toeplitz = n, toeplitz
+        config.spatial_reach = reach if reach < n or (toeplitz and config.spatial_reach == n) else None
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        self.write_sizes()
+        super().save_pretrained(*args, **kwargs)
+
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
-        """Return the spatial weights of every block, which replace position embeddings."""
+        """Return the W of every block, which replaces position embeddings."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
     def resize_position_embeddings(
         self, new_num_position_embeddings: int, new_spatial_reach: int | None = None
     ) -> None:
-        """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
+        """Change n, the maximum number of tokens, in place, and k of a Toeplitz W, which stays the same by default.
+        Create the optimizer and add adapters, offloading and wrappers for several devices afterwards, not before.
 
-        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, and new entries of b are
-        one, so that longer sequences need no training. A dense W must be trained for the added positions.
-
-        Args:
-            new_num_position_embeddings: The new n.
-            new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
-
-        Raises:
-            TypeError, ValueError: If a number is no integer of at least 1, or k exceeds n. Then nothing changes.
-        """
-        length, reach = operator.index(new_num_position_embeddings), new_spatial_reach
-        if reach is None and self.config.toeplitz:
-            reach = min(self.config.spatial_reach or self.config.max_position_embeddings, length)
-        reach = None if reach is None else operator.index(reach)
-        if length < 1 or not (reach is None or (self.config.toeplitz and 1 <= reach <= length)):
+        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, those of added offsets are
+        zero, and new entries of b one: longer sequences need no training. A dense W must be trained for them. Raises a
+        TypeError or ValueError, and changes nothing, for impossible numbers or if W cannot be resized."""
+        length, projections = as_count(new_num_position_embeddings), self.resizable_projections()
+        reach = None if new_spatial_reach is None else as_count(new_spatial_reach)
+        toeplitz = all(projection.toeplitz for projection in projections)
+        if length < 1 or not (reach is None or (toeplitz and 1 <= reach <= length)):
             raise ValueError(
-                f"The number of tokens must be at least 1, and the reach of a Toeplitz W from 1 to that number; a "
-                f"dense W has no reach. Got {length} and {reach} with `toeplitz={self.config.toeplitz}`."
+                f"n must be at least 1, and k from 1 to n if W is Toeplitz; a dense W has no k. Got n = {length} and "
+                f"k = {reach} with `toeplitz={toeplitz}`."
             )
-        for projection in self.spatial_projections():
+        for projection in projections:
             projection.resize(length, reach)
-        self.config.max_position_embeddings = length
-        if self.config.toeplitz:
-            self.config.spatial_reach = None if reach == length else reach
+        self.write_sizes()
+
+
+def as_count(value: int) -> int:
+    """Return an integer of any library. Raise a TypeError for another value, such as `True`."""
+    if isinstance(value, bool):
+        raise TypeError(f"A number of positions or pixels must be an integer, got {value}.")
+    return operator.index(value)
+
+
+@dataclass
+class GMLPModelOutput(modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions):
+    """The outputs of `GMLPModel`, with the documents [B or 1, m] of packed rows, in traced models of `position_ids`."""
+
+    documents: torch.Tensor | None = None
 
 
 class GMLPModel(GMLPPreTrainedModel):
@@ -751,7 +739,7 @@ class GMLPModel(GMLPPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions:
+    ) -> GMLPModelOutput:
         r"""Encode sequences of tokens.
 
         Args:
@@ -761,19 +749,19 @@ class GMLPModel(GMLPPreTrainedModel):
             token_type_ids: [B or 1, m], the segment of each token; 0 by default.
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
                 counted from the first one that is not padding. A document begins where the positions do not increase;
-                documents do not see one another. A packed row costs as much as separate ones if positions differ as
-                indices do inside each document, which compiled and exported models assume. Other positions, a dense W
-                and as many heads as channels may cost the square of the row's length.
+                documents do not see one another. In a compiled model with a Toeplitz W, positions must increase by one
+                inside each document, as the device asserts.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` for "mean"
-            and "max" with a cache, and if a row holds several documents, which compiled models do not check.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D], the cache, and the `documents` of packed rows.
+            `pooler_output` is `None` for "mean" and "max" with a cache, and for packed rows: NaN in traced models.
 
         Raises:
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
         """
         inputs = check_inputs(input_ids, inputs_embeds)
+        has_attention = getattr(self.layers[0], "attention", None) is not None
         names = [name for name in PACKING if kwargs.pop(name, None) is not None]
         if names and position_ids is None:
             raise ValueError(f"`{names[0]}` cannot describe packed rows: pass `position_ids`.")
@@ -781,40 +769,111 @@ class GMLPModel(GMLPPreTrainedModel):
         if past_key_values is None and use_cache and self.config.is_causal and not self.training:
             past_key_values = DynamicCache()
         if past_key_values is not None:
-            check_cache(past_key_values, self.config, self.layers)
-        check_values = self.reads_values and not is_tracing(inputs)
-        positions = find_positions(self.config, inputs, attention_mask, position_ids, past_key_values, check_values)
+            check_cache(past_key_values, self.config, self.layers, has_attention)
+        positions = self.find_positions(inputs, attention_mask, position_ids, past_key_values)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        attention_mask_4d = None
-        if self.config.attention_size:
-            attention_mask_4d = self.create_attention_mask(hidden_states, positions, past_key_values)
-        kwargs["past_key_values"], caches = past_key_values, 2 if self.config.attention_size else 1
+        mask = self.create_attention_mask(hidden_states, positions, past_key_values) if has_attention else None
+        kwargs["past_key_values"], caches = past_key_values, 2 if has_attention else 1
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
-            hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
+            hidden_states = layer(hidden_states, positions, mask, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
-        is_packed = check_values and positions.documents is not None
         # With a cache, only the new tokens are here: enough for the last one, but not for a mean or maximum.
-        can_pool = not is_packed and (past_key_values is None or self.config.pooling == "cls")
+        can_pool = positions.document_count < 2 and (past_key_values is None or self.config.pooling == "cls")
         if self.pooler is not None and can_pool:
             if past_key_values is not None:
                 attention_mask = None if positions.padding is None else ~positions.padding
             pooled = self.pooler(pool_tokens(hidden_states, attention_mask, self.config.pooling, self.config.is_causal))
-        return modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states, pooler_output=pooled, **{CACHE: past_key_values}
-        )
+            if positions.documents is not None:
+                is_packed = (positions.documents != 0).any(-1, keepdim=True)
+                pooled = pooled.masked_fill(is_packed.to(pooled.device), torch.nan)
+        return GMLPModelOutput(hidden_states, pooled, **{CACHE: past_key_values}, documents=positions.documents)
+
+    def find_positions(
+        self,
+        inputs: torch.Tensor,  # [B, m, ...], the new tokens
+        attention_mask: torch.Tensor | None,  # [B, t], 0 for padding
+        position_ids: torch.Tensor | None,  # [B or 1, m]
+        past_key_values: Cache | None,
+    ) -> Positions:
+        """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is
+        not padding. Raise a ValueError for a wrong shape or position, or for more than n tokens."""
+        batch, m = inputs.shape[:2]
+        start, length, is_static, can_read = 0, m, False, self.can_read(inputs)
+        if past_key_values is not None:
+            is_static = past_key_values.is_compileable
+            start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
+            length = past_key_values.get_max_length() if is_static else start + m
+        if is_static and attention_mask is not None and attention_mask.shape[1] < length:
+            width = int(start) + m if can_read else attention_mask.shape[1]
+            check_shape("attention_mask", attention_mask, (batch, width))
+            attention_mask = F.pad(attention_mask, (0, length - attention_mask.shape[1]))
+        check_shape("attention_mask", attention_mask, (batch, length))
+        check_shape("position_ids", position_ids, (batch, m), (1, m))
+        is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
+        if position_ids is not None and past_key_values is None:
+            return self.find_documents(position_ids, is_token)
+        n, _, toeplitz = self.spatial_sizes()
+        indices = torch.arange(length, device=inputs.device)  # of all tokens
+        new_indices = torch.arange(m, device=inputs.device) + start
+        first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
+        if position_ids is not None:
+            differs = position_ids != new_indices - first_token
+            self.require(
+                ~(differs if is_token is None else differs & is_token.index_select(1, new_indices)).any(),
+                "With a cache, `position_ids` must count the tokens of a row: omit them, or pass `use_cache=False`.",
+            )
+        # A static cache may be longer than n.
+        check_length(int(start) + m if is_static and can_read else m if is_static else length, n)
+        is_token = is_token if self.config.mask_padding or self.config.is_causal else None
+        has_offsets = not is_static and start == 0
+        if is_token is None and has_offsets:
+            return Positions(self.config.is_causal)
+        places = (indices if is_token is None else indices - first_token).view(-1, length)
+        rows = places.index_select(1, new_indices).clamp(min=0)
+        padding = None if is_token is None else ~is_token.index_select(1, new_indices)
+        if past_key_values is not None and is_token is not None:
+            # v is zero at padding, but a mask may also hide tokens that are in the cache: as if they were later.
+            places = places.masked_fill(~is_token, 2**31)
+        columns = None if has_offsets and toeplitz else places
+        return Positions(self.config.is_causal, rows, columns, padding, is_token)
+
+    def find_documents(self, position_ids: torch.Tensor, is_token: torch.Tensor | None) -> Positions:
+        """Return the positions of tokens without a cache: `position_ids` [B or 1, m]. W is gathered if it is dense, or
+        if positions inside a document differ otherwise than indices do. A compiled model cannot read that: it asserts
+        that they do not. An exported one always gathers, since most runtimes leave out assertions."""
+        (n, _, toeplitz), is_causal = self.spatial_sizes(), self.config.is_causal
+        documents, has_gap = number_documents(position_ids, is_token)
+        if is_token is not None and not (self.config.mask_padding or is_causal):
+            # Rows with several documents always hide padding.
+            is_token = is_token | (documents == 0).all(-1, keepdim=True)
+            others, has_gap = number_documents(position_ids, is_token)
+            has_gap = has_gap | (others != documents).any()
+        rows = position_ids if is_token is None else position_ids.where(is_token, 0)
+        is_gathered, count, longest = not toeplitz or is_exporting(), 0, 0
+        message = f"`position_ids` must be from 0 to {n - 1}, since the model has {n} positions"
+        if self.can_read(position_ids):
+            # Read all values at once, since that waits for the device.
+            values = (rows.amin(), rows.amax(), documents.amax(), has_gap.any())
+            lowest, highest, last, any_gap = torch.stack([x.long() for x in values]).tolist()
+            if lowest < 0 or highest >= n:
+                raise ValueError(f"{message}, got values from {lowest} to {highest}.")
+            is_gathered, count, longest = bool(is_gathered or any_gap), last + 1, highest - lowest + 1
+        else:
+            self.require(((rows >= 0) & (rows < n)).all(), message)
+            steps = "In a compiled model with a Toeplitz W, the `position_ids` of a document must increase by one"
+            self.require(~has_gap.any() | is_gathered, f"{steps} from token to token: run it without `torch.compile`.")
+        padding, columns = None if is_token is None else ~is_token, rows if is_gathered else None
+        packed = None if count == 1 else documents
+        return Positions(is_causal, rows, columns, padding, is_token, packed, count, longest)
 
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
     ) -> torch.Tensor | None:
-        """Return the mask of tiny attention in the format of its implementation. Like W, it hides later tokens if
-        `config.is_causal`, other documents, and padding."""
+        """Return the mask of tiny attention in the format of its implementation. It hides what W hides."""
         documents, same_document = positions.documents, None
         if documents is not None:
             if "flash" in self.config._attn_implementation:
-                raise ValueError(
-                    "Flash attention cannot hide packed documents from one another: omit `position_ids`, or use "
-                    "`attn_implementation='sdpa'`."
-                )
+                raise ValueError("Flash attention ignores documents: omit `position_ids`, or use sdpa.")
             documents = documents.expand(hidden_states.shape[:2])
 
             def same_document(batch, head, query, key) -> torch.Tensor:
@@ -837,21 +896,18 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
     if inputs is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError("Pass either `input_ids` or `inputs_embeds`, not both.")
     if inputs.dim() < 2 or 0 in inputs.shape[:2]:
-        raise ValueError(
-            f"Inputs must have the shape [batch, tokens] and at least one token, got {tuple(inputs.shape)}."
-        )
+        raise ValueError(f"Inputs must be [batch, tokens] with at least one token, got {tuple(inputs.shape)}.")
     return inputs
 
 
-def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList) -> None:
-    """Add missing layers to a cache: per block, one for the keys and values of tiny attention, if any, and one for v.
-    Raise a ValueError if the model cannot use the cache."""
+def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList, has_attention: bool) -> None:
+    """Add missing layers to a cache, one for tiny attention and one for v, or raise a ValueError if it is unusable."""
     if not config.is_causal:
         raise ValueError(
             "`past_key_values` needs a causal model (`config.is_causal`): in this model, a new token changes the "
             "outputs of all earlier ones. Instead of prefix tuning, use prompt tuning or LoRA."
         )
-    layers, layers_per_block = past_key_values.layers, 2 if config.attention_size else 1
+    layers, layers_per_block = past_key_values.layers, 2 if has_attention else 1
     num_missing = layers_per_block * min(len(blocks), config.num_hidden_layers) - len(layers)
     is_known = all(type(layer) in (DynamicLayer, StaticLayer) for layer in layers)
     is_filled = any(layer.is_initialized for layer in layers)
@@ -892,9 +948,8 @@ def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> tor
 def classification_loss(
     labels: torch.Tensor, logits: torch.Tensor, config: GMLPBaseConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
-    """Return the loss of `config.problem_type`. If that is `None`, set it from the labels, as transformers does.
-    `labels` are [B] classes or values, or [B, num_labels] for several labels per sample or a probability per class, for
-    `logits` [B, num_labels]. Raises a ValueError if their shapes do not fit."""
+    """Return the loss of `config.problem_type`, which is set from the labels if it is `None`. Labels are [B] classes or
+    values, or [B, num_labels] for several labels per sample or probabilities, for logits [B, num_labels]."""
     if config.problem_type is None:
         problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else problem_type
@@ -959,18 +1014,22 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
 
         `masked_positions` [B, count] are the indices of the tokens to compute logits for: all those with labels, filled
         up to a fixed count with others. Then `logits` are [B, count, V], and `labels` may be those of these tokens
-        only, [B, count]. Compiled models need them for `sparse_prediction`.
-        """
+        only, [B, count]. All tokens must be in order. Compiled models need them for `sparse_prediction`."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
         if masked_positions is not None:
-            if labels is not None and labels.shape[1] == hidden_states.shape[1]:
+            m, count = hidden_states.shape[1], masked_positions.shape[1]
+            if labels is not None and m == count:
+                # Otherwise, the labels could be in the order of the tokens or in that of `masked_positions`.
+                in_order = (masked_positions == torch.arange(m, device=masked_positions.device)).all()
+                self.require(in_order, "`masked_positions` of all tokens must be in order: sort them.")
+            elif labels is not None and labels.shape[1] == m:
                 labels = labels.gather(1, masked_positions)
             hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
         elif labels is not None and self.config.sparse_prediction and self.training:
             # In a compiled model, the number of labels would be a dynamic shape.
-            if self.reads_values and not is_tracing(labels):
+            if self.can_read(labels):
                 is_labeled = labels != -100
                 hidden_states, labels = hidden_states[is_labeled.to(hidden_states.device)], labels[is_labeled]
         logits = self.decoder(self.head(hidden_states))
@@ -1022,9 +1081,8 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits, loss = self.decoder(outputs.last_hidden_state[:, indices]), None
         if labels is not None:
-            if position_ids is not None and getattr(outputs, CACHE) is None:
-                documents, _ = number_documents(position_ids, None if attention_mask is None else attention_mask != 0)
-                labels = labels.masked_fill(F.pad(documents.diff() != 0, (1, 0)).to(labels.device), -100)
+            if outputs.documents is not None:
+                labels = labels.masked_fill(F.pad(outputs.documents.diff() != 0, (1, 0)).to(labels.device), -100)
             loss = self.loss_function(logits=logits, labels=labels, **kwargs)
         cache = getattr(outputs, CACHE)
         return modeling_outputs.CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)
@@ -1046,12 +1104,16 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         """Limit the text of `generate` to n tokens, with a warning."""
         generation_config = super()._prepare_generated_length(generation_config, inputs_tensor=inputs_tensor, **kwargs)
         # `max_length` does not count a prompt of embeddings.
-        n, num_embeddings = self.config.max_position_embeddings, inputs_tensor.shape[1] - kwargs["input_ids_length"]
+        n, num_embeddings = self.spatial_sizes()[0], inputs_tensor.shape[1] - kwargs["input_ids_length"]
         check_length(inputs_tensor.shape[1] + 1, n)
         if generation_config.max_length + num_embeddings > n:
-            logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`).")
+            logger.warning(f"The text will end at {n} tokens (`max_position_embeddings`).")
             generation_config.max_length = n - num_embeddings
         return generation_config
+
+
+def scale_pooled(pooled: torch.Tensor, config: GMLPBaseConfig) -> torch.Tensor:
+    return F.normalize(pooled, dim=-1) if config.normalize_pooled else pooled
 
 
 class GMLPForSequenceClassification(GMLPPreTrainedModel):
@@ -1082,18 +1144,10 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         values, or [B, num_labels] for several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        pooled = check_pooled(outputs.pooler_output)
-        if self.config.normalize_pooled:
-            pooled = F.normalize(pooled, dim=-1)
+        pooled = scale_pooled(self.one_answer(outputs, outputs.pooler_output), self.config)
         logits = self.classifier(self.dropout(pooled))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return modeling_outputs.SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
-
-
-def check_pooled(pooled: torch.Tensor | None) -> torch.Tensor:
-    if pooled is None:
-        raise ValueError("This head gives one answer per row: put each document in its own row, and pass no cache.")
-    return pooled
 
 
 class GMLPForMultipleChoice(GMLPPreTrainedModel):
@@ -1126,7 +1180,7 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         rows = [x if x is None or x.dim() == 2 else x.flatten(0, 1) for x in inputs]  # positions may be [1, m]
         outputs = self.model(*rows, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output))).view(shape)
+        logits = self.classifier(self.dropout(self.one_answer(outputs, outputs.pooler_output))).view(shape)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -1191,17 +1245,14 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         r"""Find answers in the inputs of `GMLPModel`, which must not be packed. `start_positions` and `end_positions`
         [B] are the indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`,
         `start_logits` and `end_logits` [B, m]."""
-        if position_ids is not None and self.reads_values and not is_tracing(position_ids):
-            is_token = None if attention_mask is None else attention_mask != 0
-            check_pooled(None if number_documents(position_ids, is_token)[0].any() else position_ids)
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        start_logits, end_logits = (x.contiguous() for x in self.qa_outputs(outputs.last_hidden_state).unbind(-1))
+        logits = self.qa_outputs(self.one_answer(outputs, outputs.last_hidden_state))
+        start_logits, end_logits = (x.contiguous() for x in logits.unbind(-1))
         loss = None
         if start_positions is not None and end_positions is not None:
-            logits = (single_precision(x) for x in (start_logits, end_logits))
             positions = (x.to(start_logits.device) for x in (start_positions, end_positions))
-            loss = self.loss_function(*logits, *positions, **kwargs)
+            loss = self.loss_function(*map(single_precision, (start_logits, end_logits)), *positions, **kwargs)
         return modeling_outputs.QuestionAnsweringModelOutput(
             loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions
         )
@@ -1239,7 +1290,7 @@ class GMLPPatchEmbeddings(nn.Module):
 
     def __init__(self, config: GMLPVisionConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.image_size, self.grid_size = config, as_pair(config.image_size), config.grid_size
         patch_size, channels, self.stem = as_pair(config.patch_size), config.num_channels, None
         if config.stem == "conv":
             patch_size, channels, self.stem = (1, 1), config.hidden_size, conv_stem(config)
@@ -1248,10 +1299,10 @@ class GMLPPatchEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, pixel_values: torch.Tensor | None) -> torch.Tensor:  # [B, C, height, width] -> [B, n, D]
-        shape = [self.config.num_channels, *as_pair(self.config.image_size)]
+        shape = [self.config.num_channels, *self.image_size]
         if pixel_values is None or list(pixel_values.shape[1:]) != shape:
             raise ValueError(
-                f"`pixel_values` must have the config's shape, [batch, channels, height, width] = [B, {shape[0]}, "
+                f"`pixel_values` must have the model's shape, [batch, channels, height, width] = [B, {shape[0]}, "
                 f"{shape[1]}, {shape[2]}], got {pixel_values if pixel_values is None else list(pixel_values.shape)}. "
                 f"Resize and convert images with the image processor, or change the model with "
                 f"`model.resize_image_size((height, width))`."
@@ -1276,20 +1327,22 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     def resize_image_size(self, image_size: int | tuple[int, int]) -> None:
         """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
         over the grid of patches, in its rows and columns, and b over its patches. A Toeplitz W keeps the weights of its
-        offsets; those of new offsets are zero. Change the image processor too, create the optimizer afterwards, and
-        continue training.
-
-        Raises:
-            TypeError, StrictDataclassError: If the size is not a multiple of the patch size. Then nothing changes.
-        """
-        old_grid, new_config = self.config.grid_size, copy.deepcopy(self.config)
+        offsets; those of new ones are zero. Change the image processor too; then create the optimizer, and train.
+        Raises a TypeError, ValueError or StrictDataclassError, and changes nothing, for a size that is no multiple of
+        the patch size, or if W cannot be resized."""
+        embeddings, new_config = self.base_model.embeddings, copy.deepcopy(self.config)
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
-        height, *width = (operator.index(side) for side in sides)
+        height, *width = (as_count(side) for side in sides)
         new_config.image_size = [height, *width] if width else height
         new_config.validate()
+        for projection in self.resizable_projections():
+            projection.resize_grid(embeddings.grid_size, new_config.grid_size, self.config.num_prefix_tokens)
         self.config.image_size = new_config.image_size
-        for projection in self.spatial_projections():
-            projection.resize_grid(old_grid, self.config.grid_size, self.config.num_prefix_tokens)
+        embeddings.image_size, embeddings.grid_size = as_pair(new_config.image_size), new_config.grid_size
+
+    def write_sizes(self) -> None:
+        if as_pair(self.config.image_size) != self.base_model.embeddings.image_size:
+            self.config.image_size = list(self.base_model.embeddings.image_size)
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
@@ -1348,10 +1401,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         r"""Classify images [B, channels, height, width]. `labels` are [B] classes, or [B, num_labels] for several per
         image. Returns `loss` and `logits` [B, num_labels]."""
         outputs = self.model(pixel_values, return_dict=True, **kwargs)
-        pooled = outputs.pooler_output
-        if self.config.normalize_pooled:
-            pooled = F.normalize(pooled, dim=-1)
-        logits = self.classifier(self.dropout(pooled))
+        logits = self.classifier(self.dropout(scale_pooled(outputs.pooler_output, self.config)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return modeling_outputs.ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -1384,7 +1434,7 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
             if stage in self.out_features:
                 features = self.norm(hidden_states) if self.config.apply_layernorm else hidden_states
                 if self.config.reshape_hidden_states:
-                    patches = features[:, self.config.num_prefix_tokens :].unflatten(1, self.config.grid_size)
+                    patches = features[:, self.config.num_prefix_tokens :].unflatten(1, self.embeddings.grid_size)
                     features = patches.permute(0, 3, 1, 2).contiguous()
                 feature_maps += (features,)
         return modeling_outputs.BackboneOutput(feature_maps=feature_maps)

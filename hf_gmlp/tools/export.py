@@ -1,6 +1,7 @@
 """`hf-gmlp export`: ONNX and OpenVINO programs, made with the exporters and quantizers of transformers.
 
-Nothing is written until the program's outputs equal the model's for several batch sizes, lengths and paddings.
+Nothing is written until the program's outputs equal the model's for several batch sizes, lengths and paddings, and
+those of an 8-bit program are near enough.
 """
 
 import contextlib
@@ -9,13 +10,14 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir
 import torch
 import transformers
+from onnxruntime.quantization import QuantType
 from transformers import PreTrainedModel
 from transformers.exporters import (
     ExportQuantizer,
@@ -39,11 +41,18 @@ FORMATS = {
 Program = Callable[..., Any]
 # Largest allowed difference between the outputs of program and model, relative to the largest value of the output.
 TOLERANCE = 1e-4
+# An 8-bit program must give the same class in this fraction of rows, or of tokens, with probabilities that differ by at
+# most this much, and embeddings (means of the hidden states of a text) of at least this cosine.
+SAME_CLASS, PROBABILITY, COSINE = 0.99, 0.02, 0.995
+# Numbers of tokens of the texts that measure it, and the number of texts of each length.
+LENGTHS, TEXTS = (32, 128, 512), 64
 # Largest number of parameters in single precision for a protobuf file, which is limited to 2 GiB.
 ONE_FILE = 480_000_000
 
 
-def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False) -> list[str]:
+def export(
+    checkpoint: str, out: str | Path, to: str, *, int8: bool = False, texts: Sequence[str] | None = None
+) -> list[str]:
     """Export a checkpoint, and return lines about the result.
 
     Args:
@@ -51,9 +60,12 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False) -> 
         out: A new folder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
+        texts: Texts on which to measure the 8-bit program of a text model, cut to several lengths. By default, random
+            tokens, earlier ones of the vocabulary more often.
 
     Raises:
-        InputError: If the model cannot be exported, or the program's outputs differ. In both cases, nothing is written.
+        InputError: If the model cannot be exported, if the program's outputs differ, or if those of the 8-bit program
+            differ too much. Then nothing is written.
     """
     out = Path(out)
     if out.exists():
@@ -71,6 +83,8 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False) -> 
             # A NaN is refused too.
             if name == to and not difference <= TOLERANCE:
                 raise InputError(f"{lines[-1]}. Nothing was written.")
+            if name != to:
+                lines.append(check_int8(model, program, samples_of(model, processor, texts)))
         for part in (processor, *([model.generation_config] if model.can_generate() else [])):
             part.save_pretrained(stage)
         # Programs need no code. With an `auto_map`, AutoTokenizer would ask whether to run code.
@@ -124,13 +138,8 @@ def make_inputs(model: PreTrainedModel, batch: int, length: int, padding: str = 
 def write_programs(model: PreTrainedModel, to: str, folder: Path, int8: bool) -> dict[str, Program]:
     """Write the program of a model, and with `int8` an 8-bit one; return them by name, loaded from their files."""
     exporter, (path, int8_path) = get_exporter_class(to)(), (folder / file for file in FORMATS[to])
-    # Convolutions would be slower in integers. `reduce_range` uses seven bits, since processors without VNNI overflow
-    # at eight.
-    dynamic = OnnxRuntimeDynamicConfig(["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True)
-    quantizer: ExportQuantizer = OnnxRuntimeQuantizer(dynamic)
     config, options = exporter.config_class(dynamic=True), {}
     if to == "openvino":
-        quantizer = NNCFOpenVINOQuantizer(NNCFWeightCompressionConfig())
         # The cache stays an input and an output.
         config.stateful = False
         # By default, OpenVINO computes in half precision on some processors. On processors with AMX, its default device
@@ -153,9 +162,79 @@ def write_programs(model: PreTrainedModel, to: str, folder: Path, int8: bool) ->
         program, metadata = exporter.export_program(model, make_inputs(model, 2, length, "left", past=2), config)
         programs = {to: write(program, path)}
         if int8:
-            quantized = quantizer.quantize(exporter.load_program(path), {}, to)
-            programs[f"{to} in 8 bits"] = write(quantized, int8_path)
+            program = exporter.load_program(path)
+            quantizer = NNCFOpenVINOQuantizer(NNCFWeightCompressionConfig())
+            quantizer = quantizer if to == "openvino" else onnx_quantizer(model, program)
+            programs[f"{to} in 8 bits"] = write(quantizer.quantize(program, {}, to), int8_path)
     return programs
+
+
+def onnx_quantizer(model: PreTrainedModel, program: onnx_ir.Model) -> ExportQuantizer:
+    """Return a quantizer of all products but the last of each block and of tiny attention. The gated values that the
+    first multiplies have outliers, the more the longer the text, and all values of a batch share one scale. The second
+    adds its errors to the gate."""
+    config = model.config
+    shapes = ([config.spatial_size, config.hidden_size], [config.attention_size, config.spatial_size])
+    weights = {name for name, value in program.graph.initializers.items() if list(value.shape or ()) in shapes}
+    products = [node for node in program.graph if node.op_type == "MatMul"]
+    kept = [node.name for node in products if any(value is not None and value.name in weights for value in node.inputs)]
+    # Convolutions would be slower in integers. Unsigned weights, since the products of signed ones overflow on
+    # processors without VNNI unless they have seven bits, which are less accurate.
+    types = ["MatMul", "Gemm", "Gather"]
+    options = {"weight_type": QuantType.QUInt8, "nodes_to_exclude": kept}
+    return OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(types, per_channel=True, **options))
+
+
+def samples_of(model: PreTrainedModel, processor: Any, texts: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Return the inputs on which an 8-bit program is measured: single texts of several lengths, or images of noise."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if is_image(model):
+            yield from (make_inputs(model, 1, 0) for _ in range(TEXTS))
+            return
+        n = model.config.max_position_embeddings
+        every = range(len(processor))
+        vocabulary = torch.tensor([i for i in every if i not in processor.all_special_ids] or [*every])
+        frequencies = 1 / (10.0 + torch.arange(len(vocabulary)))  # Zipf's law
+        for length in sorted({min(length, n) for length in LENGTHS}):
+            for i in range(TEXTS):
+                inputs = make_inputs(model, 1, length)
+                if "token_type_ids" in inputs:
+                    inputs["token_type_ids"].zero_()
+                ids = vocabulary[frequencies.multinomial(inputs["input_ids"].numel(), replacement=True)]
+                if texts:
+                    ids = processor(texts[i % len(texts)], truncation=True, max_length=length, return_tensors="pt")
+                    ids = ids["input_ids"].expand(*inputs["input_ids"].shape[:-1], -1)
+                    inputs = {name: x[..., : ids.shape[-1]] if torch.is_tensor(x) else x for name, x in inputs.items()}
+                yield inputs | {"input_ids": ids.reshape(inputs["input_ids"].shape)}
+
+
+@torch.no_grad()
+def check_int8(model: PreTrainedModel, program: Program, samples: Iterable[dict[str, Any]]) -> str:
+    """Return a line about the outputs of an 8-bit program; raise an InputError if they differ too much."""
+    same, probabilities, cosines = [], [], []
+    for inputs in samples:
+        outputs = get_leaf_tensors(program(**copy.deepcopy(inputs)))
+        for name, value in get_leaf_tensors(model(**inputs)).items():
+            if name.endswith("logits") and value.shape[-1] > 1:
+                same += (value.argmax(-1) == outputs[name].argmax(-1)).flatten().tolist()
+                probabilities.append(float((value.softmax(-1) - outputs[name].softmax(-1)).abs().max()))
+            elif name in ("last_hidden_state", "logits"):
+                mean, other = (x.flatten(0, -2).mean(0) for x in (value, outputs[name]))
+                cosines.append(float(torch.cosine_similarity(mean, other, dim=0)))
+    if probabilities:
+        fraction, largest = sum(same) / len(same), max(probabilities)
+        line, is_near = f"same class in {fraction:.1%}, probabilities within {largest:.3f}", fraction >= SAME_CLASS
+        is_near = is_near and largest <= PROBABILITY
+    else:
+        line, is_near = f"cosine of embeddings at least {min(cosines):.4f}", min(cosines) >= COSINE
+    line = f"8 bits on {len(probabilities or cosines)} inputs: {line}"
+    if not is_near:
+        raise InputError(
+            f"{line}, but at least {SAME_CLASS:.0%} and at most {PROBABILITY}, or a cosine of {COSINE}, are needed. "
+            f"Nothing was written: export without 8 bits."
+        )
+    return line
 
 
 @torch.no_grad()

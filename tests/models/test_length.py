@@ -5,7 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from accelerate import cpu_offload
+from peft import LoraConfig, get_peft_model, inject_adapter_in_model
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import random_unstructured
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +19,7 @@ from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel, extend_context
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.modeling_gmlp import Positions, SpatialProjection
 
+from ..numerics import assert_close
 from .helpers import make_projection
 
 
@@ -95,7 +100,7 @@ def test_a_resized_model_accepts_longer_texts(
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
-@pytest.mark.parametrize("arguments", [(0,), (20.0,), ("20",), (20, 21), (20, 0), (20, 2.5)])
+@pytest.mark.parametrize("arguments", [(0,), (20.0,), ("20",), (True,), (20, 21), (20, 0), (20, 2.5), (20, True)])
 def test_invalid_lengths_change_nothing(perturbed_model, text_config, random_ids, toeplitz, arguments):
     model = perturbed_model(GMLPModel, text_config(toeplitz=toeplitz))
     config, ids = model.config.to_dict(), random_ids(1, 12)
@@ -108,6 +113,48 @@ def test_invalid_lengths_change_nothing(perturbed_model, text_config, random_ids
             model.resize_position_embeddings(20, 12)
     model.resize_position_embeddings(20)
     torch.testing.assert_close(model(ids).last_hidden_state, expected)
+
+
+def offload(model):
+    cpu_offload(model)
+
+
+def adapt(model):
+    inject_adapter_in_model(LoraConfig(target_modules=[], target_parameters=["spatial_gating_unit.proj.weight"]), model)
+
+
+def parametrize(model):
+    weight_norm(model.spatial_projections()[1])
+
+
+def prune(model):
+    random_unstructured(model.spatial_projections()[1], "bias", 0.5)
+
+
+def shard(model):
+    """FSDP keeps a part of each parameter, flattened, outside of the forward pass."""
+    projection = model.spatial_projections()[0]
+    projection.weight = torch.nn.Parameter(projection.weight.detach().flatten()[:5])
+
+
+@pytest.mark.parametrize("wrap", [offload, adapt, parametrize, prune, shard])
+def test_a_model_that_cannot_be_resized_stays_unchanged(perturbed_model, text_config, wrap):
+    model = perturbed_model(GMLPModel, text_config(toeplitz=False))
+    wrap(model)
+    config, shapes = model.config.to_dict(), {name: x.shape for name, x in model.state_dict().items()}
+    with pytest.raises(ValueError, match="Cannot resize W"):
+        model.resize_position_embeddings(20)
+    assert model.config.to_dict() == config and {name: x.shape for name, x in model.state_dict().items()} == shapes
+
+
+def test_a_trained_copy_of_w_is_resized_too(perturbed_model, text_config, random_ids):
+    model = perturbed_model(GMLPModel, text_config())
+    config = LoraConfig(target_modules=["proj_in"], modules_to_save=["spatial_gating_unit.proj"])
+    adapted, ids = get_peft_model(model, config), random_ids(2, 9)
+    expected = adapted(input_ids=ids).last_hidden_state
+    adapted.resize_position_embeddings(20)
+    assert_close(adapted(input_ids=ids).last_hidden_state, expected)
+    assert adapted(input_ids=random_ids(1, 20)).last_hidden_state.shape[1] == 20
 
 
 @pytest.mark.parametrize("heads", [1, 6])

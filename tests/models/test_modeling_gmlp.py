@@ -232,6 +232,15 @@ def test_sparse_prediction_changes_no_loss_or_gradient(text_config, perturbed_mo
     assert sparse(ids).logits.shape == sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
 
+def test_chosen_positions_of_all_tokens_must_be_in_order(text_config, perturbed_model, random_ids):
+    """Labels of all tokens could otherwise be in the order of the tokens or in that of the positions."""
+    model, ids = perturbed_model(GMLPForMaskedLM, text_config()), random_ids(2, 9)
+    in_order = torch.arange(9).expand(2, -1)
+    assert_close(model(ids, labels=ids, masked_positions=in_order).loss, model(ids, labels=ids).loss)
+    with pytest.raises(ValueError, match="in order"):
+        model(ids, labels=ids, masked_positions=in_order.flip(1))
+
+
 def test_answers_outside_the_sequence_are_ignored(text_config, perturbed_model, random_ids):
     model = perturbed_model(GMLPForQuestionAnswering, text_config())
     ids = random_ids(2, 10)

@@ -1,7 +1,8 @@
 """Random small text models compared with the paper's equations, computed token by token in double precision.
 
 The reference shares only the weights with the package. It covers gMLP and aMLP (sections 2 and 4, Figures 1 and 6,
-Table 3, Appendix C), heads of W, padding, packed documents, positions and caches.
+Table 3, Appendix C), heads of W, padding, packed documents, positions and caches. Other tests compare random models
+with themselves: compiled, with an edited config, resized, and with documents packed in rows.
 """
 
 import math
@@ -16,6 +17,8 @@ from transformers import DynamicCache, StaticCache
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.configuration_gmlp import GMLPBaseConfig
+
+from ..numerics import assert_close
 
 MODELS = 80
 GATINGS = get_args(GMLPBaseConfig.__annotations__["spatial_gating"])
@@ -264,18 +267,150 @@ def compare(seed):
                 assert_same(logits[row, i - start], value)
 
 
+def failures_of(check, seeds):
+    """Return the errors of a check by seed, so that a failure lists the seeds of all wrong models."""
+    failures = {}
+    for seed in seeds:
+        try:
+            check(seed)
+        except Exception as error:
+            failures[seed] = f"{type(error).__name__}: {str(error).strip()[:200]}"
+    return failures
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_random_models(monkeypatch, part):
-    """A failure lists the seeds of all wrong models; `compare(seed)` reproduces one."""
+    """`compare(seed)` reproduces a failure."""
     # In every other part, a Toeplitz W of short reach is multiplied by blocks, even for these short texts.
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1 if part % 2 else 64)
     if part == 3:
         # The form for GPUs.
         monkeypatch.setattr(modeling_gmlp, "banded_loop", modeling_gmlp.banded_batch)
-    failures = {}
-    for seed in range(part, MODELS, 4):
+    assert not failures_of(compare, range(part, MODELS, 4))
+
+
+def sample_inputs(seed):
+    """Return a random model, and the arguments and the mask of a batch."""
+    rng = random.Random(seed)
+    config = sample_config(rng)
+    model = sample_model(rng, config, seed)
+    arguments, *_, mask = sample_batch(rng, config)
+    return rng, model, arguments, torch.tensor(mask) == 1
+
+
+@torch.no_grad()
+def tokens_of(model, arguments, mask):
+    """Return the outputs of all tokens that are not padding."""
+    return model(**arguments)[0][mask]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_models_equal_eager_ones_or_assert():
+    """A compiled model raises an error only for positions with gaps, for which a Toeplitz W is gathered."""
+    asserted = []
+
+    def check(seed):
+        _, model, arguments, mask = sample_inputs(seed)
+        expected = tokens_of(model, arguments, mask)
+        torch.compiler.reset()
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
         try:
-            compare(seed)
-        except Exception as error:
-            failures[seed] = f"{type(error).__name__}: {str(error).strip()[:200]}"
-    assert not failures
+            actual = tokens_of(compiled, arguments, mask)
+        except RuntimeError as error:
+            assert "must increase by one" in str(error) and model.config.toeplitz, error
+            gathered = model.base_model.find_positions(arguments["input_ids"], mask, arguments["position_ids"], None)
+            assert gathered.columns is not None
+            asserted.append(seed)
+        else:
+            assert_close(actual, expected)
+
+    # Five of these batches have positions, one of them with gaps.
+    assert not failures_of(check, range(12, 20))
+    assert len(asserted) == 1
+
+
+def test_an_edited_config_changes_no_output(tmp_path):
+    """The modules own the sizes of W: an edit is refused or has no effect, with a cache too, and is not saved."""
+
+    def check(seed):
+        rng, model, arguments, mask = sample_inputs(seed)
+        n, config = model.config.max_position_embeddings, model.config
+        tokens = torch.tensor([[rng.randrange(VOCABULARY) for _ in range(min(n, 5))]])
+
+        @torch.no_grad()
+        def outputs():
+            values = [tokens_of(model, arguments, mask)]
+            for cache in (DynamicCache(), StaticCache(config=config, max_cache_len=n)) if config.is_causal else ():
+                for start, end in ((0, 2), (2, tokens.shape[1])):
+                    values.append(model(tokens[:, start:end], past_key_values=cache)[0])
+            return values
+
+        expected = outputs()
+        edits = {
+            "max_position_embeddings": rng.choice([1, n - 1, n + 7]),
+            "spatial_reach": rng.choice([1, n + 3, None]),
+        }
+        edits |= {"toeplitz": not config.toeplitz, "attention_size": 0 if config.attention_size else 4}
+        field = rng.choice(list(edits))
+        setattr(config, field, edits[field])
+        assert_close(outputs(), expected)
+        if field != "attention_size":
+            model.save_pretrained(tmp_path / str(seed))
+            loaded = type(model).from_pretrained(tmp_path / str(seed))
+            assert_close(tokens_of(loaded.eval(), arguments, mask), expected[0])
+
+    assert not failures_of(check, range(30))
+
+
+def test_resized_models_equal_reloaded_ones(tmp_path):
+    def check(seed):
+        rng, model, arguments, mask = sample_inputs(seed)
+        length = model.config.max_position_embeddings + rng.randint(0, 8)
+        reach = rng.choice([None, rng.randint(1, length)]) if model.config.toeplitz else None
+        if reach is None:
+            before = tokens_of(model, arguments, mask)
+            model.resize_position_embeddings(length)
+            assert_close(tokens_of(model, arguments, mask), before)
+        model.resize_position_embeddings(length, reach)
+        model.save_pretrained(tmp_path / str(seed))
+        loaded = type(model).from_pretrained(tmp_path / str(seed)).eval()
+        assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+        ids = torch.tensor([[rng.randrange(VOCABULARY) for _ in range(length)]])
+        for inputs, shown in ((arguments, mask), ({"input_ids": ids}, torch.ones_like(ids) == 1)):
+            # The implementation of attention is not saved, so outputs may be rounded otherwise.
+            assert_close(tokens_of(loaded, inputs, shown), tokens_of(model, inputs, shown))
+
+    assert not failures_of(check, range(25))
+
+
+@pytest.mark.parametrize("block_size", [1, 64])
+def test_packed_documents_equal_documents_alone(monkeypatch, block_size):
+    """Rows are longer than n, and some have padding between documents. In every third model, each channel has a W."""
+    monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", block_size)
+
+    def check(seed):
+        rng = random.Random(seed)
+        config = sample_config(rng)
+        if seed % 3 == 0:
+            config.spatial_heads = config.spatial_size
+        model, n = sample_model(rng, config, seed), config.max_position_embeddings
+        lengths = [rng.randint(1, n) for _ in range(rng.randint(1, 9))]
+        documents = [torch.tensor([[rng.randrange(VOCABULARY) for _ in range(length)]]) for length in lengths]
+        expected = [model(document)[0][0] for document in documents]
+        pieces, mask, positions = [], [], []
+        for document in documents:
+            padding = rng.choice([0, 0, 2]) if seed % 2 else 0
+            pieces += [document[0], torch.zeros(padding, dtype=torch.long)]
+            mask += [1] * document.shape[1] + [0] * padding
+            positions += [*range(document.shape[1]), *[rng.randrange(n) for _ in range(padding)]]
+        mask = torch.tensor([mask])
+        inputs = {"input_ids": torch.cat(pieces)[None], "position_ids": torch.tensor([positions])}
+        if not mask.all():
+            inputs["attention_mask"] = mask
+            if len(documents) == 1 and not (config.mask_padding or config.is_causal):
+                return  # padding is visible to a single document
+        assert_close(tokens_of(model, inputs, mask == 1), torch.cat(expected))
+
+    with torch.no_grad():
+        assert not failures_of(check, range(30))

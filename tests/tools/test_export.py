@@ -17,6 +17,7 @@ from hf_gmlp_cli import main
 from ..numerics import assert_close
 from ..samples import word_tokenizer
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")
 exporting = pytest.importorskip("hf_gmlp.tools.export")
@@ -101,7 +102,10 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
 
 
 @pytest.mark.heavy
-def test_images_in_onnx_and_openvino_in_eight_bits(saved, tmp_path):
+def test_images_in_onnx_and_openvino_in_eight_bits(saved, tmp_path, monkeypatch):
+    # The classes of a model with random weights are near one another.
+    monkeypatch.setattr(exporting, "SAME_CLASS", 0.8)
+    monkeypatch.setattr(exporting, "PROBABILITY", 0.2)
     model, folder = saved("ForImageClassification")
     pixels = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
@@ -138,6 +142,37 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, to, fields):
         new = logits.argmax(-1, keepdim=True)
         tokens = torch.cat([tokens, new], 1)
     assert tokens.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM", "Model"])
+@pytest.mark.parametrize("texts", [None, ["w1 w2 w3", "w4 [SEP] w5"]])
+def test_an_eight_bit_program_must_be_near(saved, head, texts):
+    """Noise on the outputs stands for 8 bits: little of it is accepted and described, much is refused."""
+    model, folder = saved(head)
+    model, tokenizer = exporting.open_for_export(str(folder)), exporting.open_tokenizer(folder)
+
+    def noisy(std):
+        def program(**inputs):
+            return {name: x + std * torch.randn_like(x) for name, x in model(**inputs).items()}
+
+        return program
+
+    line = exporting.check_int8(model, noisy(1e-5), exporting.samples_of(model, tokenizer, texts))
+    assert ("cosine of embeddings at least 1.0000" if head == "Model" else "same class in 100.0%") in line
+    with pytest.raises(InputError, match="export without 8 bits"):
+        exporting.check_int8(model, noisy(3.0), exporting.samples_of(model, tokenizer, texts))
+
+
+def test_the_gated_product_is_not_quantized(saved, tmp_path):
+    _, folder = saved("ForSequenceClassification")
+    model = exporting.open_for_export(str(folder))
+    exporting.write_programs(model, "onnx", tmp_path / "out", int8=True)
+    files = (tmp_path / "out" / name for name in exporting.FORMATS["onnx"])
+    shapes = [
+        [[*tensor.dims] for tensor in onnx.load(file).graph.initializer if tensor.data_type == 1] for file in files
+    ]
+    # The last product of each block has weights [16, 16], the first one [16, 32].
+    assert shapes[1].count([16, 16]) == 2 and [16, 32] in shapes[0] and [16, 32] not in shapes[1]
 
 
 @pytest.mark.parametrize("fault", [0.01, torch.nan])
