@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--imdb", type=Path, help="folder with train.jsonl.gz and test.jsonl.gz: text, label")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows per class")
     parser.add_argument("--classifiers", nargs="+", default=["logistic:10"], help=f"{', '.join(CLASSIFIERS)}, with C")
+    parser.add_argument("--nearest", action="store_true", help="also report the nearest training text of banking77")
     parser.add_argument("--select", action="store_true", help="score on the training rows that were not sampled")
     parser.add_argument("--speed", action="store_true", help="measure texts per CPU second, all models in turn")
     errors.run_command(lambda: compare(parser.parse_args()))
@@ -85,8 +86,7 @@ def compare(arguments: argparse.Namespace) -> None:
     lengths: list[list[str]] = []
     header = ["model", "parameters", "texts per CPU second", "STS-B"]
     header += [f"{name}, {rows}" for name in sets for rows in arguments.rows]
-    has_nearest = bool(arguments.banking77) and not arguments.select
-    header += ["banking77, nearest"] * has_nearest + ["search"] * bool(arguments.squad)
+    header += ["banking77, nearest"] * arguments.nearest + ["search"] * bool(arguments.squad)
     table = [header]
     for name, encode in encoders.items():
         is_encoder = not isinstance(encode, str)
@@ -101,7 +101,7 @@ def compare(arguments: argparse.Namespace) -> None:
                     rows = (train, None if arguments.select else test, arguments.rows)
                     scores = few_row_scores(encode, *rows, classifier=classifier)
                 row += [f"{score:.4f}" for score in scores]
-            row += [f"{nearest_score(encode, *sets['banking77']):.4f}"] if has_nearest else []
+            row += [f"{nearest_score(encode, *sets['banking77']):.4f}"] if arguments.nearest else []
             row += [f"{search_score(encode, arguments.squad):.4f}"] if arguments.squad else []
             table.append(row)
             print(row, flush=True)
@@ -299,21 +299,27 @@ def few_row_scores(
         classifier: A name of `CLASSIFIERS`, and its C.
     """
     kind, _, strength = classifier.partition(":")
-    scored = pandas.concat([train, test], ignore_index=True)
-    vectors = None if isinstance(encode, str) else encode(scored["text"].tolist())
+    samples_of = {
+        count: [train.sample(frac=1, random_state=seed).groupby("label").head(count) for seed in range(samples)]
+        for count in rows
+    }
+    # Embed only the rows that are used.
+    sampled = {index for group in samples_of.values() for sample in group for index in sample.index}
+    used = train if test is None else train.loc[sorted(sampled)]
+    texts = pandas.concat([used, test])["text"].drop_duplicates().tolist()
+    vectors = {} if isinstance(encode, str) else dict(zip(texts, encode(texts)))
     scores = []
     for count in rows:
         accuracies = []
-        for seed in range(samples):
-            sample = train.sample(frac=1, random_state=seed).groupby("label").head(count)
-            others = train.drop(sample.index) if test is None else scored[len(train) :]
-            if vectors is None:
+        for sample in samples_of[count]:
+            parts = (sample, train.drop(sample.index) if test is None else test)
+            if isinstance(encode, str):
                 vectorizer = BASELINES[encode]().fit(sample["text"])
-                known, unknown = vectorizer.transform(sample["text"]), vectorizer.transform(others["text"])
+                known, unknown = (vectorizer.transform(part["text"]) for part in parts)
             else:
-                known, unknown = vectors[sample.index], vectors[others.index]
+                known, unknown = (np.stack([vectors[text] for text in part["text"]]) for part in parts)
             model = CLASSIFIERS[kind](float(strength or 1)).fit(known, sample["label"])
-            accuracies.append(model.score(unknown, others["label"]))
+            accuracies.append(model.score(unknown, parts[1]["label"]))
         scores.append(float(np.mean(accuracies)))
     return scores
 
