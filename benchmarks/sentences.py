@@ -42,6 +42,7 @@ from hf_gmlp.cards import markdown_table
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 
 Encode = Callable[[list[str]], np.ndarray]
+Sets = dict[str, tuple[pandas.DataFrame, pandas.DataFrame]]  # rows to train and to test on, by the name of the set
 
 ROWS, LENGTHS, PIECE, LONG = (8, 16, 64), (128, 512, 2048, 8192), 128, 400
 BM25 = "bm25"
@@ -89,22 +90,14 @@ def compare(arguments: argparse.Namespace) -> None:
     header += ["banking77, nearest"] * arguments.nearest + ["search"] * bool(arguments.squad)
     table = [header]
     for name, encode in encoders.items():
-        is_encoder = not isinstance(encode, str)
+        title = Path(name).parent.name if Path(name).suffix else Path(name).name
+        parameters = "" if isinstance(encode, str) else f"{encode.parameters / 1e6:.1f} M"
+        speed = f"{speeds[name]:.0f}" if name in speeds else ""
         for classifier in arguments.classifiers:
-            title = Path(name).parent.name if Path(name).suffix else Path(name).name
-            row = [f"{title}, {classifier}", f"{encode.parameters / 1e6:.1f} M" if is_encoder else ""]
-            row += [f"{speeds[name]:.0f}" if name in speeds else ""]
-            row += [f"{sts_score(encode, arguments.stsb):.4f}" if arguments.stsb and is_encoder else ""]
-            for train, test in sets.values():
-                scores = [np.nan] * len(arguments.rows)
-                if name != BM25:
-                    rows = (train, None if arguments.select else test, arguments.rows)
-                    scores = few_row_scores(encode, *rows, classifier=classifier)
-                row += [f"{score:.4f}" for score in scores]
-            row += [f"{nearest_score(encode, *sets['banking77']):.4f}"] if arguments.nearest else []
-            row += [f"{search_score(encode, arguments.squad):.4f}"] if arguments.squad else []
-            table.append(row)
-            print(row, flush=True)
+            scores = scores_of(encode, classifier, sets, arguments)
+            cells = ["" if np.isnan(score) else f"{score:.4f}" for score in scores]
+            table.append([f"{title}, {classifier}", parameters, speed, *cells])
+            print(table[-1], flush=True)
         if arguments.imdb and type(encode) is Encoder:
             scores_by_length = length_scores(encode, arguments.imdb)
             lengths += [["model", *scores_by_length]] if not lengths else []
@@ -112,9 +105,27 @@ def compare(arguments: argparse.Namespace) -> None:
     print("\n\n".join(markdown_table(rows) for rows in (table, lengths) if rows))
 
 
-def read_sets(arguments: argparse.Namespace) -> dict[str, tuple[pandas.DataFrame, pandas.DataFrame]]:
+def scores_of(encode: Encode | str, classifier: str, sets: Sets, arguments: argparse.Namespace) -> list[float]:
+    """Return the scores of a row of the table, in the order of its header; NaN where there is none."""
+    scores = [np.nan if isinstance(encode, str) or not arguments.stsb else sts_score(encode, arguments.stsb)]
+    for train, test in sets.values():
+        if encode == BM25:
+            scores += [np.nan] * len(arguments.rows)
+        else:
+            rows = (train, None if arguments.select else test, arguments.rows)
+            scores += few_row_scores(encode, *rows, classifier=classifier)
+    if arguments.nearest:
+        scores.append(nearest_score(encode, *sets["banking77"]))
+    if arguments.squad:
+        scores.append(search_score(encode, arguments.squad))
+    return scores
+
+
+def read_sets(arguments: argparse.Namespace) -> Sets:
     """Return the rows to train and to test on of each set, with the columns "text" and "label"."""
-    sets: dict[str, tuple[pandas.DataFrame, pandas.DataFrame]] = {}
+    if arguments.nearest and not arguments.banking77:
+        raise errors.InputError("--nearest needs the questions of --banking77: pass both.")
+    sets: Sets = {}
     if arguments.banking77:
         sets["banking77"] = read_banking77(arguments.banking77)
     if arguments.sst2:
@@ -130,8 +141,9 @@ def open_encoder(name: str) -> "Encoder | StaticEncoder | str":
     """Return the encoder of a folder or file, or the name of a baseline."""
     if name in BASELINES or name == BM25:
         return name
-    kinds = {".onnx": OnnxEncoder, ".safetensors": StaticEncoder}
-    return kinds.get(Path(name).suffix, Encoder)(name)
+    if Path(name).suffix == ".onnx":
+        return OnnxEncoder(name)
+    return StaticEncoder(name) if Path(name).suffix == ".safetensors" else Encoder(name)
 
 
 def read_banking77(folder: Path) -> tuple[pandas.DataFrame, pandas.DataFrame]:
@@ -328,10 +340,10 @@ def similarities(encode: Encode | str, texts: list[str], queries: list[str]) -> 
     """Return the similarity of each query to each text: cosines, or the scores of BM25. [queries, texts]"""
     if encode == BM25:
         return bm25(texts, queries)
-    vectorizer = BASELINES[encode]().fit(texts) if isinstance(encode, str) else None
-    vectors, query_vectors = ((vectorizer.transform if vectorizer else encode)(part) for part in (texts, queries))
-    scores = query_vectors @ vectors.T
-    return scores.toarray() if vectorizer else scores
+    if isinstance(encode, str):
+        vectorizer = BASELINES[encode]().fit(texts)
+        return (vectorizer.transform(queries) @ vectorizer.transform(texts).T).toarray()
+    return encode(queries) @ encode(texts).T
 
 
 def bm25(texts: list[str], queries: list[str], k: float = 1.2, b: float = 0.75) -> np.ndarray:

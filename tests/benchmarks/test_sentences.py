@@ -113,3 +113,25 @@ def test_the_nearest_text_gives_label_and_paragraph(tmp_path):
     (tmp_path / "flat.json").write_text(pandas.Series({"data": rows}).to_json())
     for name in ("words", "bm25"):
         assert sentences.search_score(name, [tmp_path / "flat.json"]) == 0.5
+
+
+def test_the_command_prints_a_row_for_each_model_and_classifier(call, tmp_path, capsys):
+    folder = tmp_path / "colors"
+    folder.mkdir()
+    texts = ["red apple", "red cherry", "blue sky", "blue sea", "red wine", "blue ice"]
+    for part in ("train", "test"):
+        pandas.DataFrame({"text": texts, "label": [text[0] for text in texts]}).to_csv(
+            folder / f"{part}.csv", index=False
+        )
+    flags = ["--sets", folder, "--rows", 2, "--classifiers", "logistic:100", "svm:1", "--speed"]
+    call(sentences, "words", "bm25", *flags)
+    printed = capsys.readouterr().out
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("|")]
+    assert table[0] == ["model", "parameters", "texts per CPU second", "STS-B", "colors, 2"]
+    rows = {row[0]: row[1:] for row in table[2:]}
+    # The first words decide, and BM25 classifies nothing.
+    assert rows["words, logistic:100"][3] == rows["words, svm:1"][3] == "1.0000" and rows["words, svm:1"][1].isdigit()
+    assert rows["bm25, svm:1"] == ["", "", "", ""]
+    with pytest.raises(SystemExit):
+        call(sentences, "words", "--nearest")
+    assert "--nearest needs" in capsys.readouterr().err
