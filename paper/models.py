@@ -1,7 +1,8 @@
 """Text models of the paper's tables that transformers lacks: BERT without position embeddings, and MLP-Mixer.
 
 - BertRelpos: T5's relative position biases, separate in each layer and head. Without `content_attention`, the softmax
-  sees only the biases: "BERT-base + rel pos - attn" of Table 3.
+  sees only the biases: "BERT-base + rel pos - attn" of Table 3. With `pre_norm`, which the paper does not have, norms
+  are placed as in a gMLP.
 - TextMixer: MLP-Mixer (https://arxiv.org/abs/2105.01601), in which an MLP over the tokens replaces attention.
 
 Heads, losses and pooler are those of BERT. Importing this module registers the models with the Auto classes and adds
@@ -42,6 +43,7 @@ from transformers.models.bert.modeling_bert import (
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.roberta_prelayernorm.modeling_roberta_prelayernorm import (
     RobertaPreLayerNormIntermediate,
+    RobertaPreLayerNormLayer,
     RobertaPreLayerNormOutput,
 )
 
@@ -53,6 +55,7 @@ class BertRelposConfig(BertConfig):
     model_type = "bert_relpos"
 
     content_attention: bool = True  # whether to use queries and keys; values and output projection are always used
+    pre_norm: bool = False  # normalize before each sublayer and after the last layer, instead of after each sublayer
     relative_attention_num_buckets: int = 32  # biases per head, half of them per direction
     relative_attention_max_distance: int = 128  # all distances from here on share a bias
     sparse_prediction: bool = False  # compute the logits of a training only where a token is predicted, as gMLPs can
@@ -191,7 +194,7 @@ class BaselinePreTrainedModel(BertPreTrainedModel):
 
     _supports_flash_attn = False  # neither accepts a float mask
     _supports_flex_attn = False
-    _no_split_modules = ["BertLayer", "TextMixerLayer"]
+    _no_split_modules = ["BertLayer", "RobertaPreLayerNormLayer", "TextMixerLayer"]
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertSelfAttention}
 
 
@@ -203,10 +206,15 @@ class BertRelposModel(BaselinePreTrainedModel, BertModel):
     def __init__(self, config: BertRelposConfig, add_pooling_layer: bool = True) -> None:
         BertPreTrainedModel.__init__(self, config)
         self.embeddings = BaselineEmbeddings(config)
-        layers = [BertLayer(config) for _ in range(config.num_hidden_layers)]
+        layer_class = RobertaPreLayerNormLayer if config.pre_norm else BertLayer
+        layers = [layer_class(config) for _ in range(config.num_hidden_layers)]
         for layer in layers:
             layer.attention.self = RelativeSelfAttention(config)
-        self.encoder = BaselineEncoder(layers, nn.Identity())
+        norm: nn.Module = nn.Identity()
+        if config.pre_norm:
+            norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+            self.embeddings.LayerNorm = nn.Identity()
+        self.encoder = BaselineEncoder(layers, norm)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self.post_init()
 

@@ -16,13 +16,15 @@ from .counts import paper_flops, paper_parameters
 from .pictures import plt, save_picture
 from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 
+RESULTS = Path(__file__).parent / "results"
+DISAGREE = "no verdict (runs disagree)"
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
     "counted": "agrees with the paper, as far as counting or a test without training can tell",
     protocol.HELD: "small models show it, by a rule fixed in advance",
     protocol.CONTRADICTED: "small models show the opposite, by the same rule",
     protocol.AHEAD: "small models show the lead, but not that it is as large as the claim says",
-    "no verdict (runs disagree)": "the same rule gives different verdicts in different runs",
+    DISAGREE: "the same rule gives different verdicts in different runs",
     protocol.NOISE: "small models do not differ measurably, though a lead as large as the paper's would have been seen",
     protocol.POWER: "small models vary so much between seeds that a lead as large as the paper's could be missed, "
     "or the verdict depends on one pair of models",
@@ -163,21 +165,22 @@ def lengths_rows(results: Results) -> list[list]:
 
 def claims_rows(results: Results) -> list[list]:
     """Rows of all claims with their verdicts. Claims that are not part of another are in bold."""
-    rows = [
-        ["claim", "lead in the paper", "steps", "lead here", "95 % interval", "ahead?", "by the margin?", "verdict"]
-    ]
+    rows = [["claim", "lead in the paper", "steps", "lead here", "interval", "ahead?", "by the margin?", "verdict"]]
     for finding in results.findings():
         cells = [""] * 6
         if isinstance(finding.claim, Claim) and finding.lead is not None:
             better, worse = finding.claim.paper
             paper = f"{finding.claim.paper_lead:+.3f} ({better:g} and {worse:g})"
-            low, high = finding.lead - finding.half_width, finding.lead + finding.half_width
-            # A single seed has no interval.
-            interval = "" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
             steps = f"{finding.steps:,}" if finding.steps else ""
-            cells = [paper, steps, f"{finding.lead:+.3f}", interval, finding.ahead, margin_cell(finding)]
+            cells = [paper, steps, f"{finding.lead:+.3f}", interval_cell(finding), finding.ahead, margin_cell(finding)]
         rows.append([finding.name if finding.is_part else f"**{finding.name}**", *cells, finding.verdict])
     return rows
+
+
+def interval_cell(finding: Finding) -> str:
+    """Return the interval of a lead, which a single seed does not have."""
+    low, high = (finding.lead or 0.0) - finding.half_width, (finding.lead or 0.0) + finding.half_width
+    return "" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
 
 
 def margin_cell(finding: Finding) -> str:
@@ -198,6 +201,61 @@ def verdicts_rows(results: Results) -> list[list]:
     return [["verdict", "claims", "which"], *rows, ["in all", total, ""]]
 
 
+@cache
+def later_findings() -> dict[str, list[Finding]]:
+    """Judge the claims that later experiments (paper/results) tested again, by the same rules.
+
+    A claim of several parts is judged by the parts that were tested.
+    """
+    texts = ((RESULTS / f"{name}.json").read_text(encoding="utf-8") for name in ("scaling", "without_attention"))
+    scaling, attention = map(json.loads, texts)
+    seeds = {(name, depth): losses for name, depth, *_, losses in scaling["rows"]}
+    same_size = {name: seeds[name, 1] for name in ("gmlp", "bert-relpos", "bert-noattn")}
+    # Other depths have three seeds.
+    depths = {"gmlp": seeds["gmlp", 1][:3], "gmlp-half": seeds["gmlp", 0.5], "gmlp-double": seeds["gmlp", 2]}
+    longer: dict[str, list[float]] = {}
+    for key, run in attention["runs"].items():
+        stage, name = key.split()[:2]
+        if stage == "reported":
+            longer.setdefault(name, []).append(run["evaluation"])
+    scaling_counts, counts = (found["baselines"]["bigram_context"] for found in (scaling, attention))
+    return {
+        "3,000 steps, seven seeds": protocol.pretraining_findings({3000: same_size}, scaling_counts),
+        "3,000 steps, three seeds": protocol.pretraining_findings({3000: depths}, scaling_counts),
+        "10 M tokens in rows of 256, three seeds": protocol.pretraining_findings({2440: longer}, counts),
+    }
+
+
+def later_rows() -> list[list]:
+    """Rows of the claims that later experiments tested again."""
+    rows: list[list] = [["claim", "runs", "lead", "interval", "verdict"]]
+    for runs, findings in later_findings().items():
+        for finding in findings:
+            lead = "" if finding.lead is None else f"{finding.lead:+.3f}"
+            rows.append([finding.name, runs, lead, interval_cell(finding), finding.verdict])
+    return rows
+
+
+def status_of(claim: str, results: Results) -> str:
+    """Return the status of a claim: the verdict of the replication, unless other runs disagree with it.
+
+    Runs disagree if one of them decides the claim, or a part of it, in one way, and another decides it in another way.
+    """
+    findings = results.findings()
+    (own,) = (finding for finding in findings if finding.name == claim)
+    names = {part.text for part in protocol.CLAIMS if part.part_of == claim} or {claim}
+    for name in names:
+        verdicts = {
+            finding.verdict
+            for finding in [*findings, *(later for runs in later_findings().values() for later in runs)]
+            if finding.name == name and finding.verdict in (protocol.HELD, protocol.CONTRADICTED, protocol.AHEAD)
+        }
+        if len(verdicts) > 1:
+            return DISAGREE
+    # Without the reason of a gate.
+    return re.sub(r": .*(?=\))", "", own.verdict)
+
+
 def statuses_rows(text: str) -> list[list]:
     """Rows of the statuses, each with its number of claims in the page's tables whose last column is "status"."""
     tables = re.findall(r"^\|.*\| status \|\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -212,6 +270,7 @@ def fill_tables(text: str, results: Results) -> str:
     tables = (facts_rows, settings_rows, perplexity_rows, lengths_rows, task_rows, claims_rows, verdicts_rows)
     for make in tables:
         text = fill(text, make.__name__.removesuffix("_rows"), partial(make, results))
+    text = fill(text, "later", later_rows)
     return fill(text, "statuses", partial(statuses_rows, text))
 
 

@@ -18,7 +18,7 @@ from .counts import paper_parameters
 NAMES = {"gmlp": "gMLP", "gmlp_vision": "gMLP", "bert": "BERT", "bert_relpos": "BERT with relative positions"}
 NAMES |= {"text_mixer": "MLP-Mixer", "vit": "ViT", "deit": "DeiT"}
 # Config fields that define a family of models.
-KINDS = ("spatial_gating", "toeplitz", "spatial_heads", "stem", "content_attention")
+KINDS = ("spatial_gating", "toeplitz", "spatial_heads", "stem", "content_attention", "pre_norm")
 # Flags that may differ between the seeds of one setting. Each pretraining seed has its own folder.
 SEEDS = {"seed", "data_seed", "output_dir", "model_name_or_path"}
 

@@ -40,7 +40,7 @@ def command(path, *later, folder):
     # Recipes in figure7/ are passed after another recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
     argv = [*first, str(path), *map(str, later), "--use_cpu", "--bf16", "false", "--output_dir", str(folder)]
-    if "--config_name" in command_line(argv):
+    if any(word.startswith("--config_name") for word in command_line(argv)):
         return argv
     return [*argv, "--config_name", "gmlp-ti16-224" if ImageArguments in script_of(path)[0] else "gmlp-18l"]
 

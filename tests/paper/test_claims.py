@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
-from paper import protocol
+from paper import protocol, report
 from paper.counts import paper_flops, paper_parameters
-from paper.report import Results, fill_tables
+from paper.report import Results, fill_tables, status_of
 
 pytestmark = pytest.mark.slow
 
@@ -58,18 +58,23 @@ def test_tables_are_those_of_the_results(name):
     assert fill_tables(text, RESULTS) == text
 
 
-# Claims whose status is not the verdict of the replication: one was defined again after its runs, and later runs with
-# seven seeds give two of them another verdict.
-CHANGED = {
-    protocol.SPLIT: "observed",
-    protocol.ATTENTION.text: "no verdict (runs disagree)",
-    protocol.WITHOUT_ATTENTION: "no verdict (runs disagree)",
-}
-
-
-def test_statuses_are_the_verdicts_of_the_replication():
-    findings = [finding for finding in RESULTS.findings() if not finding.is_part]
-    # Compare statuses without the reason of a gate.
-    verdicts = {finding.name: re.sub(r": .*(?=\))", "", finding.verdict) for finding in findings}
+def test_statuses_are_the_verdicts_of_the_runs():
     named = {name: status for _, evidence, status in ROWS for name in re.findall(r"\*([^*]+)\*", evidence)}
-    assert named == verdicts | CHANGED
+    claims = [finding.name for finding in RESULTS.findings() if not finding.is_part]
+    assert named == {claim: status_of(claim, RESULTS) for claim in claims} and len(claims) == 9
+
+
+def test_runs_disagree_only_if_both_decide(monkeypatch):
+    own = status_of(protocol.ATTENTION.text, RESULTS)
+
+    def with_later(*verdicts):
+        findings = [protocol.Finding(protocol.ATTENTION, verdict) for verdict in verdicts]
+        monkeypatch.setattr(report, "later_findings", lambda: {"later": findings})
+        return status_of(protocol.ATTENTION.text, RESULTS)
+
+    assert own == with_later() == with_later(protocol.HELD) == protocol.NOISE
+    assert with_later(protocol.HELD, protocol.CONTRADICTED) == report.DISAGREE
+    # A claim of several parts disagrees by its parts.
+    findings = [protocol.Finding(claim, protocol.CONTRADICTED) for claim in protocol.CLAIMS if claim.part_of]
+    monkeypatch.setattr(report, "later_findings", lambda: {"later": findings})
+    assert status_of(protocol.DEPTH, RESULTS) == report.DISAGREE

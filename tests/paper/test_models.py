@@ -6,6 +6,7 @@ from pydoc_data.topics import topics
 import pytest
 import torch
 from timm.models.mlp_mixer import MixerBlock
+from torch import nn
 from torch.nn import functional as F
 from transformers import (
     AutoModel,
@@ -37,6 +38,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FIELDS = {
     "relpos": {},
     "noattn": {"content_attention": False},
+    "prenorm": {"pre_norm": True},
     "mixer": {"spatial_intermediate_size": 10},
 }
 
@@ -107,6 +109,34 @@ def test_without_any_positions_it_is_bert(tiny_model, random_ids):
         tested.get_parameter(name).zero_()
     inputs = padded_inputs(random_ids)
     assert_close(dict(tested(**inputs)), dict(reference(**inputs)), depth=2)
+
+
+@torch.no_grad()
+def test_pre_norm_layers_are_those_of_torch(tiny_model, random_ids):
+    model, ids = tiny_model("relpos", pre_norm=True), random_ids(2, 9)
+    segments = torch.randint(0, 2, ids.shape)
+    x = model.embeddings.word_embeddings.weight[ids] + model.embeddings.token_type_embeddings.weight[segments]
+    for layer in model.encoder.layer:
+        reference = nn.TransformerEncoderLayer(16, 4, 32, 0.0, F.gelu, 1e-12, batch_first=True, norm_first=True).eval()
+        own, output = layer.attention.self, layer.attention.output.dense
+        names = ("query", "key", "value")
+        state = {f"self_attn.in_proj_{kind}": torch.cat([getattr(getattr(own, name), kind) for name in names])
+                 for kind in ("weight", "bias")}  # fmt: skip
+        modules = {
+            "self_attn.out_proj": output,
+            "norm1": layer.attention.LayerNorm,
+            "linear1": layer.intermediate.dense,
+        }
+        modules |= {"norm2": layer.intermediate.LayerNorm, "linear2": layer.output.dense}
+        state |= {
+            f"{name}.{key}": value for name, module in modules.items() for key, value in module.state_dict().items()
+        }
+        reference.load_state_dict(state)
+        # Without gradients, torch's fused path ignores a mask of floats for each head.
+        with torch.enable_grad():
+            x = reference(x, src_mask=own.position_bias(9).expand(2, 4, 9, 9).flatten(0, 1)).detach()
+    expected = F.layer_norm(x, (16,), model.encoder.LayerNorm.weight, model.encoder.LayerNorm.bias, 1e-12)
+    assert_close(model(ids, token_type_ids=segments).last_hidden_state, expected, depth=2)
 
 
 def padded_inputs(random_ids):
