@@ -11,7 +11,8 @@ student's tokens approach these components, and the teacher's classifier finds t
 
 A repeated command resumes an interrupted step. The budget is a number of pictures seen. The learning rate is constant
 until it falls linearly to zero over the last ones (--decay), so that a training can be continued by a larger budget
-from a checkpoint of its constant part (--start). The default takes about six hours of one core; with a GPU, minutes.
+from a checkpoint of its constant part (--start). The default takes about six hours of one core, and half of that with a
+process on each of two (torchrun --nproc_per_node 2 -m examples.teach_images).
 """
 
 import argparse
@@ -24,6 +25,7 @@ import datasets
 import numpy as np
 import timm
 import torch
+from accelerate import PartialState
 from torch import nn
 from torch.nn import functional as F
 from transformers import (
@@ -88,18 +90,19 @@ def main() -> None:
     parser.add_argument("--save_steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    process = PartialState(cpu=not torch.cuda.is_available())
     pictures, validation = (read_pictures(args.pictures / f"{part}.parquet") for part in ("train", "validation"))
-    teacher = make_teacher(args.teacher, pictures.pixels, args.output_dir / "teacher", device)
+    teacher = make_teacher(args.teacher, pictures.pixels, args.output_dir / "teacher", process.device)
     torch.manual_seed(args.seed)
-    student = Student(args.architecture, teacher.std, len(pictures.names)).to(device)
+    classes = len(pictures.names) if "teacher" in args.without else None
+    student = Student(args.architecture, teacher.std, classes).to(process.device)
     print(f"Student: {sum(weight.numel() for weight in student.encoder.parameters()):,} parameters", flush=True)
     if args.budget:
         teach(student, pictures, teacher, args)
-    student.float().eval().cpu()
-    report(student, pictures, validation, args)
-    save_halved(student.encoder, args.output_dir / args.name)
-    evaluation_processor((SIZE, SIZE), crop_pct=1.0).save_pretrained(args.output_dir / args.name)
+    if process.is_main_process:
+        report(student.eval().cpu(), pictures, validation, args)
+        save_halved(student.encoder, args.output_dir / args.name)
+        evaluation_processor((SIZE, SIZE), crop_pct=1.0).save_pretrained(args.output_dir / args.name)
 
 
 def read_pictures(path: Path) -> Pictures:
@@ -131,14 +134,10 @@ def make_teacher(weights: Path, pixels: np.ndarray, folder: Path, device: torch.
         return np.array_split(pixels[rows], -(-len(pixels[rows]) // 64))
 
     path = folder / "components.npz"
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        means = torch.cat([features(batch)[:, 0] for batch in batches(slice(CHUNK))]).double()
-        values, components = torch.linalg.eigh(torch.cov(means.T))
-        fraction = values[-COMPONENTS:].sum() / values.sum()
-        print(f"Teacher: {COMPONENTS} components have {fraction:.1%} of the variance", flush=True)
-        components = components.flip(1)[:, :COMPONENTS]
-        np.savez(path, mean=means.mean(0), components=components, std=((means - means.mean(0)) @ components).std(0))
+    with PartialState().main_process_first():
+        if not path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            fit_components(torch.cat([features(batch)[:, 0] for batch in batches(slice(CHUNK))]).double(), path)
     saved = {name: torch.from_numpy(array).float() for name, array in np.load(path).items()}
     mean, components = saved["mean"], saved["components"]  # [T], [T, COMPONENTS]
 
@@ -153,15 +152,24 @@ def make_teacher(weights: Path, pixels: np.ndarray, folder: Path, device: torch.
     return Teacher(vectors, saved["std"], classify)
 
 
+def fit_components(means: torch.Tensor, path: Path) -> None:
+    """Write the mean, the principal components, and their standard deviations of features [pictures, T]."""
+    values, components = torch.linalg.eigh(torch.cov(means.T))
+    fraction = values[-COMPONENTS:].sum() / values.sum()
+    print(f"Teacher: {COMPONENTS} components have {fraction:.1%} of the variance", flush=True)
+    mean, components = means.mean(0), components.flip(1)[:, :COMPONENTS]
+    np.savez(path, mean=mean, components=components, std=((means - mean) @ components).std(0))
+
+
 class Student(nn.Module):
     """An encoder and the map from its tokens to the components, the identity for a gMLP."""
 
-    def __init__(self, architecture: str, std: torch.Tensor, classes: int) -> None:
+    def __init__(self, architecture: str, std: torch.Tensor, classes: int | None) -> None:
         super().__init__()
         self.encoder = build(architecture, std)
         is_gmlp = isinstance(self.encoder, GMLPVisionModel)
         self.map = nn.Identity() if is_gmlp else nn.LazyLinear(COMPONENTS)
-        self.classify = nn.Linear(COMPONENTS, classes)  # without a teacher
+        self.classify = nn.Linear(COMPONENTS, classes) if classes else None  # without a teacher
         with torch.no_grad():
             self.eval()(pixel_values(np.zeros((1, SIZE, SIZE, 3), np.uint8)))  # determines the size of the map
 
@@ -196,8 +204,9 @@ def build(architecture: str, std: torch.Tensor) -> PreTrainedModel:
 
 def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse.Namespace) -> None:
     """Train the student in place, or resume its training."""
-    steps, decay = args.budget // args.batch, max(1, args.decay // args.batch)
-    plan = make_plan(len(pictures.pixels), steps, args.batch, args.seed)
+    processes = PartialState().num_processes  # they take batches in turn
+    steps, decay = (seen // (args.batch * processes) for seen in (args.budget, args.decay))
+    plan = make_plan(len(pictures.pixels), steps * processes, args.batch, args.seed)
     device = next(student.parameters()).device
     classify, labels = teacher.classify.to(device), torch.from_numpy(pictures.labels)
 
@@ -211,7 +220,7 @@ def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse
     def loss(outputs: BaseModelOutputWithPooling, batch: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
         rows, is_flipped = batch.cpu()
         mean = outputs.pooler_output.float()
-        if "teacher" in args.without:
+        if student.classify is not None:
             return F.cross_entropy(student.classify(mean), labels[rows].to(device))
         targets = teacher.vectors[rows].float().to(device)
         target, parts = targets[:, 0], flip_parts(targets[:, 1:], is_flipped.bool().to(device))
@@ -226,14 +235,14 @@ def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse
         return result
 
     def schedule(step: int) -> float:
-        return min((step + 1) / WARMUP, 1.0, max(0.0, (steps - step) / decay))
+        return min((step + 1) / WARMUP, 1.0, (steps - step) / max(1, decay))
 
     groups = param_groups(student, RATE, DECAY, SPATIAL if args.architecture in ("gmlp", "amlp") else 1.0)
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     train(
-        student, plan, load, loss, optimizer, schedule,
-        args.output_dir / f"{args.name}-training", start=args.start, callbacks=[Progress(args.batch)], seed=args.seed,
-        save_steps=args.save_steps, save_total_limit=2, logging_steps=50,
+        student, plan, load, loss, optimizer, schedule, args.output_dir / f"{args.name}-training", start=args.start,
+        callbacks=[Progress(args.batch * processes)], seed=args.seed, save_steps=args.save_steps, save_total_limit=2,
+        logging_steps=50,
     )  # fmt: skip
 
 
