@@ -31,6 +31,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+from common.encoders import Encoder, embed
 from common.machine import circumstances
 from hf_gmlp import errors
 from hf_gmlp.metrics.calibration import (
@@ -41,8 +42,6 @@ from hf_gmlp.metrics.calibration import (
     compare,
     fit_temperature,
 )
-
-from .sentences import Encoder, embed
 
 ROWS, SAMPLES, MOST = (4, 8, 16, 64), 3, 3000
 STRENGTHS, FOLDS = (0.01, 0.1, 1.0, 10.0, 100.0), 5

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from benchmarks.sentences import Encoder, collate, embed, few_row_scores, make_bert, read_banking77, sts_score
+from common.encoders import Encoder, collate, embed, few_row_scores, make_bert, read_banking77, sts_score
 from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.models.modeling_gmlp import pool_tokens
 from hf_gmlp.training.run_folder import write_json

@@ -38,7 +38,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from benchmarks.photos import few_row_scores, load_in_order, read_photos, set_scores, unit
+from common.pictures import few_row_scores, load_in_order, read_photos, set_scores, unit
 from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, param_groups
 from hf_gmlp.processor import decode_image, evaluation_processor
 

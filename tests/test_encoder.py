@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 import hf_gmlp
-from benchmarks.sentences import Encoder
+from common.encoders import Encoder
 
 FOLDER = Path(__file__).parent.parent / "checkpoints/gmlp-mini-sentences"
 TEXTS = ["How do I reset my password?", "I forgot my login code.", "The soup was served with fresh bread."]

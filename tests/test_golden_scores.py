@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sentences import Encoder, sts_score
+from common.encoders import Encoder, sts_score
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINTS = ROOT / "checkpoints"

@@ -24,8 +24,7 @@ FOLDERS = {
     "hf_gmlp": set(),
     "common": {"hf_gmlp"},
     "benchmarks": {"common", "hf_gmlp"},
-    # examples/teach.py and the tests share encoders with benchmarks/sentences.py.
-    "examples": {"benchmarks", "common", "hf_gmlp"},
+    "examples": {"common", "hf_gmlp"},
     "paper": {"common", "hf_gmlp"},
 }
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from benchmarks.sentences import Encoder
+from common.encoders import Encoder
 from examples import teach, teaching
 
 from .samples import WORDS, word_tokenizer

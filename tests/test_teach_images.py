@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModel
 
-from benchmarks.photos import make_features
+from common.pictures import make_features
 from examples import teach_images, teaching
 
 CLASSES, EACH = ("red", "green", "blue"), 12
