@@ -55,6 +55,8 @@ def test_every_script_starts(script, monkeypatch, capsys):
 
 @pytest.mark.parametrize("benchmark", [name.partition(".")[2] for name in SCRIPTS if name.startswith("benchmarks.")])
 def test_every_benchmark_runs(benchmark, data):
+    if (ROOT / f"tests/benchmarks/test_{benchmark}.py").is_file() and benchmark not in SMALLEST_RUNS:
+        pytest.skip("It runs in a test of its own.")
     flags = SMALLEST_RUNS[benchmark].format(*[data] * 3).split()
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", f"benchmarks.{benchmark}", *flags]
