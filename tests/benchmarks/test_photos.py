@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import photos
+from common import pictures
 from hf_gmlp import GMLPVisionConfig, GMLPVisionModel
 from hf_gmlp.processor import evaluation_processor
 
@@ -52,18 +53,18 @@ def test_all_models_are_compared(folder, monkeypatch, capsys, select):
 def test_scores_are_those_of_rows_that_were_not_sampled():
     generator = np.random.default_rng(0)
     labels = np.repeat(["a", "b"], 30)
-    inputs = photos.unit(generator.normal(size=(60, 500)).astype(np.float32))
+    inputs = pictures.unit(generator.normal(size=(60, 500)).astype(np.float32))
     # Random features tell nothing about other rows, although they separate those of the training.
-    assert abs(photos.few_row_scores(inputs, labels, [16], 10)[0] - 0.5) < 0.15
-    assert photos.few_row_scores(inputs, labels, [60], 1, (inputs, labels)) == [1.0]
+    assert abs(pictures.few_row_scores(inputs, labels, [16], 10)[0] - 0.5) < 0.15
+    assert pictures.few_row_scores(inputs, labels, [60], 1, (inputs, labels)) == [1.0]
 
 
 def test_pictures_are_cut_to_their_center():
     pixels = np.zeros((10, 20, 3), np.uint8)
     pixels[:, 5:15] = 255
-    assert np.asarray(photos.square(PIL.Image.fromarray(pixels))).min() == 255
+    assert np.asarray(pictures.square(PIL.Image.fromarray(pixels))).min() == 255
     assert photos.pixels([PIL.Image.fromarray(pixels)]).shape == (1, 3072)
-    histogram = photos.colors([photos.square(PIL.Image.fromarray(pixels))])
+    histogram = photos.colors([pictures.square(PIL.Image.fromarray(pixels))])
     assert histogram[0, -1] == 1 and histogram.sum() == 1
 
 
