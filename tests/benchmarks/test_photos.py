@@ -63,8 +63,8 @@ def test_pictures_are_cut_to_their_center():
     pixels = np.zeros((10, 20, 3), np.uint8)
     pixels[:, 5:15] = 255
     assert np.asarray(pictures.square(PIL.Image.fromarray(pixels))).min() == 255
-    assert photos.pixels([PIL.Image.fromarray(pixels)]).shape == (1, 3072)
-    histogram = photos.colors([pictures.square(PIL.Image.fromarray(pixels))])
+    assert pictures.pixels([PIL.Image.fromarray(pixels)]).shape == (1, 3072)
+    histogram = pictures.colors([pictures.square(PIL.Image.fromarray(pixels))])
     assert histogram[0, -1] == 1 and histogram.sum() == 1
 
 
