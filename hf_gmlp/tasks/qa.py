@@ -114,10 +114,6 @@ class AnswerMetrics:
         )
         return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
 
-    def names(self) -> list[str]:
-        """Return the names of the scores."""
-        return list(self._scores([Decoded("", [], 0.0)] * len(self.questions)))
-
     def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
         ids, threshold = self.questions["id"], self.arguments.null_score_diff_threshold
         references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
@@ -194,7 +190,6 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run qa") -> None
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=answers.get("validation"),
-        metric_names=["loss", *answers["validation"].names()] if "validation" in answers else [],
         card=data_args.card_facts(model_args),
     )
     results = trainer.train_and_evaluate(checkpoint)

@@ -1,32 +1,26 @@
 """Command-line arguments of the training scripts, named as in transformers' own examples."""
 
 import argparse
-import difflib
-import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from transformers import HfArgumentParser, Trainer, TrainingArguments, get_scheduler
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..data.files import COMPRESSIONS, FILE_KINDS, Access
 from ..data.source import Source
-from ..errors import InputError, first_line
+from ..errors import InputError
 from .recipes import SOURCES, command_line
 
 # Flags whose values are secret.
 TOKENS = ("--token", "--hub_token", "--hub-token")
-# Intervals of flags that neither transformers nor torch checks.
+# Intervals of flags of Trainer, which are wrong in silence or only refused after training.
 INHERITED = {
+    "per_device_eval_batch_size": "[1, inf)",
     "weight_decay": "[0, inf)",
     "num_train_epochs": "(0, inf)",
     "label_smoothing_factor": "[0, 1)",
@@ -146,26 +140,17 @@ class RunArguments(Flags, TrainingArguments):
     # The loss of a head uses every parameter.
     ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
     hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
-    restore_callback_states_from_checkpoint: bool = flag(
-        "Let a resumed run continue the count of --early_stopping_patience.", True, may_change=True
-    )
     # The command for the model card, set by `parse_arguments`.
     command: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            TrainingArguments.__post_init__(self)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"A flag must be JSON, but is {error.doc!r}: {error}.") from error
+        TrainingArguments.__post_init__(self)
         if self.hub_strategy != HubStrategy.END:
             # Trainer would push the complete output folder, with texts and paths, whenever it saves.
             raise ValueError("--hub_strategy must be end: a run publishes its final model. Leave it out.")
-        if self.label_names:
-            raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError("--selective_checkpointing and --gradient_checkpointing cannot be combined: choose one.")
-        self.try_flags()
         if self.global_batch_size is not None:
             self.share_batch(self.global_batch_size)
 
@@ -181,37 +166,9 @@ class RunArguments(Flags, TrainingArguments):
         self.per_device_train_batch_size = next(size for size in sizes if per_device % size == 0)
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
 
-    def try_flags(self) -> None:
-        """Pass flags to the libraries that use them, which otherwise refuse them only after much work."""
-        with _naming("--seed"):
-            np.random.RandomState(self.seed)
-        with _naming("--per_device_train_batch_size, --per_device_eval_batch_size or --dataloader_num_workers"):
-            for size in (self.per_device_train_batch_size, self.per_device_eval_batch_size):
-                DataLoader(cast(Any, [0]), size, num_workers=self.dataloader_num_workers)
-        # An optimizer of certain modules needs the model.
-        if not self.do_train or self.optim_target_modules is not None:
-            return
-        with _naming("--optim or --optim_args (name=value,name=value)"):
-            optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(self, nn.Identity())
-        with _naming("--learning_rate, --weight_decay, --adam_beta1, --adam_beta2, --adam_epsilon or --optim_args"):
-            groups = [{"params": [nn.Parameter(torch.zeros(1))], "weight_decay": self.weight_decay}]
-            optimizer = optimizer_class(groups, **options)
-        with _naming("--lr_scheduler_type, --lr_scheduler_kwargs or --warmup_steps"):
-            options = {"optimizer": optimizer, "num_training_steps": 10, "num_warmup_steps": self.get_warmup_steps(10)}
-            get_scheduler(self.lr_scheduler_type, **options, scheduler_specific_kwargs=self.lr_scheduler_kwargs)
-
     def __getstate__(self) -> dict[str, object]:
         # Keep the token out of training_args.bin.
         return self.__dict__ | {"hub_token": None}
-
-
-@contextmanager
-def _naming(flags: str) -> Iterator[None]:
-    """Convert an error of a library into a ValueError that names the flags."""
-    try:
-        yield
-    except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        raise ValueError(f"Correct {flags}: {first_line(error).rstrip('.')}.") from error
 
 
 @dataclass
@@ -249,9 +206,10 @@ class DataArguments(Flags):
 
     def max_rows(self) -> dict[str, int | None]:
         """Return the maximum number of rows of each split."""
-        return {"train": self.max_train_samples, "validation": self.max_eval_samples}
+        flags = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+        return {split: getattr(self, flag, None) for split, flag in flags.items()}
 
-    def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
+    def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, Any]:
         """Return facts for the model card: the data, and the checkpoint to start from if it has a name on the Hub."""
         start = model_args.model_name_or_path
         return {
@@ -263,7 +221,7 @@ class DataArguments(Flags):
 
     def files(self) -> dict[str, list[str]]:
         """Return the named local files by split: "train", "validation", "test"."""
-        files = {"train": self.train_file, "validation": self.validation_file}
+        files = {split: getattr(self, f"{split}_file", None) for split in ("train", "validation", "test")}
         return {split: paths for split, paths in files.items() if paths}
 
     def data_name(self) -> str:
@@ -284,12 +242,6 @@ class LabeledTextArguments(DataArguments):
     test_file: list[str] | None = flag("Files to predict, of the same kinds.")
     max_predict_samples: int | None = flag("Maximum number of samples to predict.", interval="[1, inf)")
     pad_to_max_length: bool = flag("Pad to --max_seq_length, as always for mask_padding=false.", False)
-
-    def files(self) -> dict[str, list[str]]:
-        return super().files() | ({"test": self.test_file} if self.test_file else {})
-
-    def max_rows(self) -> dict[str, int | None]:
-        return super().max_rows() | {"test": self.max_predict_samples}
 
 
 def public_command(program: str, argv: Sequence[str]) -> str:
@@ -332,18 +284,14 @@ def parse_arguments(
     )
     words = command_line(argv)
     try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
+        parsed = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
     except (ValueError, ImportError) as error:
         # The error comes from a dataclass, or from TrainingArguments and the libraries that it uses.
         raise InputError(" ".join(str(error).split())) from error
-    if unknown:
-        names = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
-        similar = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1) or ["--help"]
-        raise InputError(f"Unknown argument {unknown[0]}: try {similar[0]}. Recipes (.yaml) come before all flags.")
     for arguments in parsed:
         if isinstance(arguments, RunArguments):
             arguments.command = public_command(program, argv)
-    return tuple(parsed)
+    return parsed
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

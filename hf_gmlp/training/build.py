@@ -25,7 +25,6 @@ from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, train_tokenizer
 from .arguments import BaseModelArguments, ModelArguments
 from .recipes import parse_overrides
-from .run_folder import saved_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +111,7 @@ def build_tokenizer(
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             size, lowercase = arguments.vocab_size, arguments.lowercase
             trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
-            with saved_atomically(folder) as partial_folder:
-                trained.save_pretrained(partial_folder)
+            trained.save_pretrained(folder)
         return open_tokenizer(folder)
 
 

@@ -4,16 +4,11 @@ import hashlib
 import json
 import logging
 import os
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pyarrow.compute
 from datasets import Dataset
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -94,20 +89,6 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-@contextmanager
-def saved_atomically(folder: Path) -> Iterator[Path]:
-    """Yield a folder to save files in, which then replace those in `folder`. After an error, such as a full disk, or if
-    the process is killed, `folder` has no incomplete file.
-    """
-    # Folders that begin with an underscore are not pushed.
-    partial = folder / "_saving"
-    partial.mkdir(parents=True, exist_ok=True)
-    yield partial
-    for path in partial.iterdir():
-        os.replace(path, folder / path.name)
-    partial.rmdir()
-
-
 def published_files(folder: Path) -> list[str]:
     """Return the names of the files that a push publishes."""
     return sorted({path.name for pattern in PUBLISHED for path in folder.glob(pattern)})
@@ -148,44 +129,36 @@ def check_same(folder: Path, earlier: dict, settings: dict) -> None:
 
 
 def check_rows(args: RunArguments, rows: Dataset, config: PreTrainedConfig) -> None:
-    """Add facts about the training rows to the settings: their hash, and of a classifier the names of the classes.
-    Raise InputError if a run resumes with others.
+    """Add the hash of the training rows, and of a classifier the names of the classes, to the settings; raise
+    InputError if a run resumes with others.
     """
     folder = Path(args.output_dir)
     settings = read_settings(folder)
     if not settings or args.process_index != 0:
         return
-    facts: dict[str, object] = {"rows_sha256": hash_rows(rows)}
-    if "labels" in rows.column_names:
-        facts["classes"] = list(config.id2label.values())
-        check_same(folder, settings, settings | {"classes": facts["classes"]})
-    if settings.get("rows_sha256") not in (None, facts["rows_sha256"]):
+    classes = list(config.id2label.values()) if "labels" in rows.column_names else None
+    facts = {"rows_sha256": hash_rows(rows), "classes": classes}
+    if any(settings.get(name) not in (None, fact) for name, fact in facts.items()):
         raise InputError(
-            f"{folder} holds a run on other training rows: restore the data (and --preprocessing_num_workers, which "
-            "packs text in parts), or choose another --output_dir."
+            f"{folder} holds a run on other training rows or classes: restore the data (and "
+            "--preprocessing_num_workers, which packs text in parts), or choose another --output_dir."
         )
     write_json(folder / SETTINGS, settings | facts)
 
 
 def hash_rows(rows: Dataset) -> str:
-    """Return a hash of token ids, labels and other numbers, and of the sizes of pictures in bytes, in their order.
-
-    It does not depend on the names, times and compression of files, or on how the rows are divided.
-    """
+    """Return a hash of token ids, labels and other columns, and of the sizes of pictures in bytes, in their order."""
     digest = hashlib.sha256()
     for table in rows.with_format("arrow").iter(1000):
-        for name in sorted(table.column_names):
-            column = table[name].combine_chunks()
-            if pyarrow.types.is_struct(column.type):
-                # A picture, of which only the size is read.
-                sizes = pyarrow.compute.binary_length(column.field("bytes")).to_pylist()
-                paths = column.field("path").to_pylist()
-                column = pyarrow.array([size or os.stat(path).st_size for size, path in zip(sizes, paths)])
-            while isinstance(column, pyarrow.ListArray | pyarrow.LargeListArray):
-                digest.update(column.value_lengths().cast("int64").to_numpy().tobytes())
-                column = column.flatten()
-            kind = np.float64 if pyarrow.types.is_floating(column.type) else np.int64
-            digest.update(column.to_numpy(zero_copy_only=False).astype(kind).tobytes())
+        if "image" in table.column_names:
+            # The pictures are not read.
+            picture = table["image"].combine_chunks()
+            sizes, paths = pyarrow.compute.binary_length(picture.field("bytes")), picture.field("path")
+            files = zip(sizes.to_pylist(), paths.to_pylist())
+            sizes = [os.stat(path).st_size if size is None else size for size, path in files]
+            table = table.drop_columns("image").append_column("image", [sizes])
+        for batch in table.combine_chunks().to_batches():
+            digest.update(batch.serialize())
     return digest.hexdigest()
 
 
@@ -247,25 +220,15 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a run can resume from a checkpoint: it has all parts, and no file is truncated.
-
-    Trainer's state is written last. --save_only_model leaves out the optimizer and the random states.
+    """Return whether a run can resume from a checkpoint. Trainer writes its state last; without the optimizer and the
+    random states, as with --save_only_model, it would start them anew.
     """
     # DeepSpeed writes a folder global_step*; FSDP writes folders pytorch_model* and optimizer*.
     weights, optimizer = ("*.safetensors", "*pytorch_model*", "global_step*"), ("*optimizer*", "global_step*")
     parts = (weights, optimizer, ("rng_state*",), ("scheduler.pt", "global_step*"))
     try:
-        for index in checkpoint.glob("*.index.json"):
-            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            parts += tuple((shard,) for shard in set(shards))
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        for path in checkpoint.iterdir():
-            if path.suffix == ".safetensors":
-                safe_open(path, "pt")
-            elif path.suffix in (".pt", ".pth"):
-                # torch saves zip archives, whose table of contents is at the end.
-                zipfile.ZipFile(path).close()
-    except (OSError, ValueError, SafetensorError, zipfile.BadZipFile):
+    except (OSError, ValueError):
         return False
     return all(any(any(checkpoint.glob(pattern)) for pattern in patterns) for patterns in parts)
 

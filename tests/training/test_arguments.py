@@ -26,8 +26,8 @@ def parse(tmp_path):
     [
         ([], "either --config_name"),
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
-        (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: try --learning_rate"),
-        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: .* come before all flags"),
+        (["--config_name", "gmlp-base", "--lerning_rate", "1"], "not used .*--lerning_rate"),
+        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"not used .*x\.yaml"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
         *[
@@ -35,25 +35,14 @@ def parse(tmp_path):
             for name, value in (
                 *(("weight_decay", "nan"), ("num_train_epochs", 0), ("global_batch_size", 0), ("max_seq_length", 2)),
                 *(("mlm_probability", 15), ("label_smoothing_factor", 1.0)),
+                *(("per_device_eval_batch_size", 0), ("per_device_train_batch_size", 0)),
             )
         ],
-        (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
         (["--config_name", "gmlp-base", "--hub_strategy", "every_save"], "--hub_strategy must be end"),
-        (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{a: 1}"], "must be JSON, but is '{a: 1}'"),
         (
             ["--config_name", "gmlp-base", "--global_batch_size", "32", "--gradient_accumulation_steps", "2"],
             "--global_batch_size sets --gradient_accumulation_steps",
         ),
-        *[
-            (["--config_name", "gmlp-base", "--do_train", f"--{name}={value}"], f"--{name}.*{message}")
-            for name, value, message in (
-                *(("seed", -1, "between 0"), ("per_device_train_batch_size", 0, "got 0")),
-                *(("per_device_eval_batch_size", 0, "positive"), ("dataloader_num_workers", -1, "non-negative")),
-                *(("adam_beta1", 1.5, "1.5"), ("adam_epsilon", -1, "-1"), ("learning_rate", -1, "-1")),
-                *(("optim_args", "a", "unpack"), ("lr_scheduler_kwargs", '{"a": 1}', "'a'")),
-                *(("lr_scheduler_kwargs", "5", "mapping"), ("lr_scheduler_type", "cosine_with_min_lr", "min_lr")),
-            )
-        ],
     ],
 )
 def test_wrong_flags_get_one_sentence(parse, flags, message):
@@ -120,14 +109,6 @@ def test_every_flag_says_whether_a_resumed_run_may_change_it(kind):
     inherited = {field.name for field in fields(TrainingArguments)}
     own = [field for field in fields(kind) if field.init and field.name not in inherited]
     assert own and all(isinstance(field.metadata["help"], FlagHelp) for field in own)
-
-
-def test_flags_that_libraries_accept_are_accepted(parse):
-    flags = ("--optim", "sgd", "--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", '{"min_lr": 1e-6}')
-    assert parse("--config_name", "gmlp-base", "--do_train", *flags)[2].lr_scheduler_kwargs == {"min_lr": 1e-6}
-    # These need the model.
-    flags = ("--optim", "galore_adamw", "--optim_target_modules", "all-linear", "--adam_beta2", "0.95")
-    parse("--config_name", "gmlp-base", "--do_train", *flags)
 
 
 def test_the_command_of_a_run_has_neither_tokens_nor_folders(parse):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset, Image, List, Value, concatenate_datasets
+from datasets import Dataset, Image, concatenate_datasets
 from filelock import FileLock
 from safetensors.torch import save_file
 
@@ -22,7 +22,6 @@ from hf_gmlp.training.run_folder import (
     is_complete,
     published_files,
     run_settings,
-    saved_atomically,
     start_run,
     upload_command,
     write_json,
@@ -103,9 +102,9 @@ def test_other_rows_and_classes_are_refused(command):
     others = ([[1, 7]] * 2 + [[1, 8]], [[1], [7, 1, 7], [1, 7]])
     others = [*(rows_of([0, 1, 1], input_ids=ids) for ids in others), rows_of([0, 1, 0]), rows_of([0, 1])]
     for rows in others:
-        with pytest.raises(InputError, match="holds a run on other training rows: restore the data"):
+        with pytest.raises(InputError, match="holds a run on other training rows or classes: restore the data"):
             check_rows(arguments[2], rows, config)
-    with pytest.raises(InputError, match='classes was ."negative", "positive". and is ."happy", "unhappy".'):
+    with pytest.raises(InputError, match="other training rows or classes"):
         check_rows(arguments[2], rows_of([0, 1, 1]), renamed)
     # All may change if there is no checkpoint.
     shutil.rmtree(Path(arguments[2].output_dir) / "checkpoint-4")
@@ -116,12 +115,11 @@ def test_other_rows_and_classes_are_refused(command):
 def test_the_hash_is_that_of_the_rows_as_they_are_read(tmp_path):
     ids, labels = [[index, 7] for index in range(2500)], [[0.5, 0.5]] * 2500
     rows = rows_of(labels, input_ids=ids)
-    # Neither the file, the type of integers, the format nor the pieces of a table matter.
+    # Neither the file, the format nor the pieces of a table matter.
     rows.to_parquet(tmp_path / "rows.parquet", batch_size=7)
     again = Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
     parts = concatenate_datasets([rows.select(range(900)), rows.select(range(900, 2500))])
-    small = rows.cast_column("input_ids", List(Value("int32")))
-    assert len({hash_rows(same) for same in (rows, again, parts, small, rows.with_format("numpy"))}) == 1
+    assert len({hash_rows(same) for same in (rows, again, parts, rows.with_format("numpy"))}) == 1
     assert hash_rows(rows.select(range(2499, -1, -1))) != hash_rows(rows)
 
 
@@ -205,11 +203,9 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, options, caplog):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt"])
-def test_checkpoints_with_corrupted_or_missing_files_are_incomplete(tmp_path, name):
+def test_checkpoints_with_missing_files_are_incomplete(tmp_path, name):
     file = make_checkpoint(tmp_path) / name
     assert is_complete(file.parent)
-    file.write_bytes(file.read_bytes()[:-1])
-    assert not is_complete(file.parent)
     file.unlink()
     assert not is_complete(file.parent)
 
@@ -252,16 +248,6 @@ def test_only_the_model_is_published(tmp_path):
     command = upload_command("me/model", tmp_path).split()
     assert command[:5] == ["hf", "upload", "me/model", str(tmp_path), "."]
     assert command[6::2] == published_files(tmp_path) and set(command[5::2]) == {"--include"}
-
-
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path):
-    with pytest.raises(OSError), saved_atomically(tmp_path) as partial:
-        (partial / "tokenizer.json").write_text("{")
-        raise OSError("No space left on device")
-    assert not (tmp_path / "tokenizer.json").exists()
-    with saved_atomically(tmp_path) as partial:
-        (partial / "tokenizer.json").write_text("{}")
-    assert (tmp_path / "tokenizer.json").read_text() == "{}" and [*tmp_path.iterdir()] == [tmp_path / "tokenizer.json"]
 
 
 def test_a_new_flag_may_not_change_unless_it_says_so(tmp_path):

@@ -174,15 +174,6 @@ def test_a_diverging_run_stops_at_its_first_log(tmp_path, fp16, steps):
     assert trainer.state.global_step == steps
 
 
-def test_a_push_that_fails_says_how_to_push_the_finished_run(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path)
-    trainer.args.push_to_hub, trainer.hub_model_id = True, "me/model"
-    monkeypatch.setattr(trainer, "push_to_hub", Mock(side_effect=OSError("403 Forbidden")))
-    with pytest.raises(InputError, match=f"403 Forbidden.*hf upload me/model {tmp_path}"):
-        trainer.finish({"eval_loss": 1.0})
-    assert (tmp_path / "all_results.json").is_file()
-
-
 def test_a_push_publishes_the_model_alone(tmp_path, monkeypatch):
     upload = Mock()
     monkeypatch.setattr("hf_gmlp.training.trainer.HfApi", upload)
