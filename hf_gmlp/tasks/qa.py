@@ -11,7 +11,6 @@ transformers' own run_qa.py.
 import json
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,15 +111,14 @@ class AnswerMetrics:
             max_answer_length=self.arguments.max_answer_length,
             version_2_with_negative=self.arguments.version_2_with_negative,
         )
-        return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
-
-    def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
+        if "answers" not in self.questions.column_names:
+            return {}
         ids, threshold = self.questions["id"], self.arguments.null_score_diff_threshold
         references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
-        texts = {key: answer.text for key, answer in zip(ids, decoded)}
+        texts = {key: answer.text for key, answer in zip(ids, self.decoded)}
         if not self.arguments.version_2_with_negative:
             return squad_scores(texts, references)
-        null_odds = {key: answer.null_odds for key, answer in zip(ids, decoded)}
+        null_odds = {key: answer.null_odds for key, answer in zip(ids, self.decoded)}
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=threshold)
 
     def write(self, args: TrainingArguments, prefix: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from transformers import HfArgumentParser, TrainingArguments
-from transformers.trainer_utils import HubStrategy
 
 from ..data.files import COMPRESSIONS, FILE_KINDS, Access
 from ..data.source import Source
@@ -130,25 +129,18 @@ class RunArguments(Flags, TrainingArguments):
         False,
         may_change=True,
     )
-    peak_tflops: float | None = flag(
-        "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs, if the GPU's is not known.",
-        interval="(0, inf)",
-        may_change=True,
-    )
     per_device_train_batch_size: int = flag("Samples per device at once, at most.", 8, "[1, inf)", may_change=True)
     gradient_accumulation_steps: int = flag("Batches per optimizer step.", 1, "[1, inf)", may_change=True)
     # The loss of a head uses every parameter.
     ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
-    hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
+    # No flag: Trainer would push the complete output folder, with texts and paths, whenever it saves.
+    hub_strategy: str = field(default="end", init=False)
     # The command for the model card, set by `parse_arguments`.
     command: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         TrainingArguments.__post_init__(self)
-        if self.hub_strategy != HubStrategy.END:
-            # Trainer would push the complete output folder, with texts and paths, whenever it saves.
-            raise ValueError("--hub_strategy must be end: a run publishes its final model. Leave it out.")
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError("--selective_checkpointing and --gradient_checkpointing cannot be combined: choose one.")
         if self.global_batch_size is not None:

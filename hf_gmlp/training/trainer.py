@@ -81,7 +81,7 @@ class GMLPTrainer(Trainer):
         self.card, self.results = dict(card), dict[str, float]()
         self.stream: StreamLoader | None = None
         self.checkpoint: str | None = None
-        self.timer, self.peak_tflops = StepTimer(), self.args.peak_tflops or gpu_peak()
+        self.timer, self.peak_tflops = StepTimer(), gpu_peak()
         self.batch_flops: float | None = None
         self.add_callback(self.timer)
         if hasattr(self.data_collator, "set_epoch"):
