@@ -78,7 +78,8 @@ class GMLPTrainer(Trainer):
         if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
             # Trainer would shift the labels only for the model classes of transformers.
             raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
-        self.card, self.results = dict(card), dict[str, float]()
+        self.card = dict(card)
+        self.results: dict[str, float] = {}
         self.stream: StreamLoader | None = None
         self.checkpoint: str | None = None
         self.timer, self.peak_tflops = StepTimer(), gpu_peak()
