@@ -34,7 +34,8 @@ def table_of_flags(arguments):
     """Return a heading and the table of the flags that this dataclass itself defines."""
     rows = [f"### {inspect.getdoc(arguments).splitlines()[0].rstrip('.')}", ""]
     rows += ["| flag | value | default | meaning |", "| --- | --- | --- | --- |"]
-    for field in (field for field in fields(arguments) if field.name in inspect.get_annotations(arguments)):
+    own = inspect.get_annotations(arguments)
+    for field in (field for field in fields(arguments) if field.init and field.name in own):
         text = field.metadata.get("help", "")
         value = inspect.formatannotation(field.type).replace(" | None", "").replace("|", "\\|")
         default = field.default if field.default_factory is MISSING else field.default_factory()

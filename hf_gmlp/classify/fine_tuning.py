@@ -108,7 +108,7 @@ def fine_tune(
         processor = inputs.processing_class
         transform = training_transform(image_size(config, processor), processor.image_mean, auto_augment="imagenet")
         collate = ImageCollator(processor, transform, seed=args.seed)
-        hook = model.register_forward_pre_hook(collate.normalization.before_forward, with_kwargs=True)
+        hook = model.register_forward_pre_hook(collate.before_forward, with_kwargs=True)
     trainer = GMLPTrainer(
         model=model,
         args=args,

@@ -1,7 +1,5 @@
 """Class weights, early stopping and metrics, for the classification of texts and of images."""
 
-import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,12 +11,8 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedConfig
 from transformers.modeling_outputs import ModelOutput
 
 from ..data.labels import ONE_CLASS, REGRESSION
-from ..errors import InputError
 from ..metrics.scores import predicted, scores
 from ..training.arguments import DataArguments, RunArguments, flag
-from ..training.run_folder import total_batch_size
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -27,37 +21,19 @@ class ClassificationArguments(DataArguments):
 
     ignore_mismatched_sizes: bool = flag("Give a checkpoint of other classes a new classifier.", False)
     class_weights: Literal["balanced"] | None = flag("Weight classes in the loss by the inverse of their frequency.")
-    min_train_steps: int | None = flag(
-        "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"
-    )
     early_stopping_patience: int | None = flag(
         "Stop after this many evaluations without one that is better by 0.001 (in --metric_for_best_model); 0: never.",
         interval="[0, inf)",
     )
 
-    def epochs(self, args: RunArguments, rows: int) -> float:
-        """Return the number of epochs that --num_train_epochs and --min_train_steps ask for with so many rows."""
-        steps = math.ceil(rows / total_batch_size(args))
-        if self.min_train_steps is None or args.max_steps > 0 or steps * args.num_train_epochs >= self.min_train_steps:
-            return args.num_train_epochs
-        epochs = math.ceil(self.min_train_steps / steps)
-        logger.info(
-            "%d epochs instead of %g: --min_train_steps %d", epochs, args.num_train_epochs, self.min_train_steps
-        )
-        return epochs
-
     def callbacks(self, args: RunArguments, problem_type: str = ONE_CLASS) -> list[TrainerCallback]:
-        """Return the callback of --early_stopping_patience; raise an InputError if it does not fit other flags."""
+        """Return the callback of --early_stopping_patience, if it is used."""
         if not self.early_stopping_patience or not args.do_train:
             return []
+        # A resumed run continues the count.
+        args.restore_callback_states_from_checkpoint = True
         # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
-        threshold = 0.0 if problem_type == REGRESSION else 0.001
-        callback = EarlyStoppingCallback(self.early_stopping_patience, threshold)
-        try:
-            callback.on_train_begin(args, None, None)
-        except AssertionError as error:
-            raise InputError(f"--early_stopping_patience {self.early_stopping_patience}: {error}.") from error
-        return [callback]
+        return [EarlyStoppingCallback(self.early_stopping_patience, 0.0 if problem_type == REGRESSION else 0.001)]
 
 
 def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:

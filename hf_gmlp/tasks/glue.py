@@ -176,8 +176,6 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run glue") -> No
             logger.info("%s data: %s (--max_seq_length)", split, note)
     # Several validation sets are evaluated separately, with their names before those of the metrics.
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
-    if train:
-        args.num_train_epochs = data_args.epochs(args, len(datasets["train"]))
 
     # The weights of a new head depend on the seed, and not on what preparing the data has used of it.
     set_seed(args.seed)

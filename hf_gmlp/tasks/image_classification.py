@@ -101,17 +101,6 @@ class ImageArguments(ClassificationArguments):
         """Return the options of `mixing_transform`."""
         return {name: getattr(self, name) for name in ("mixup_alpha", "cutmix_alpha", "switch_prob")}
 
-    def loading_options(self) -> dict[str, Any]:
-        """Return the arguments of `load_images`."""
-        options: dict[str, Any] = {"image_column": self.image_column_name, "label_column": self.label_column_name}
-        return options | {"held_out": self.train_val_split, "max_rows": self.max_rows()}
-
-    def check_output(self, folder: str) -> None:
-        """Raise an InputError if the output folder is among the pictures, and would be one of their classes."""
-        for pictures in filter(None, (self.train_dir, self.validation_dir)):
-            if Path(pictures).resolve() in Path(folder).resolve().parents:
-                raise InputError(f"--output_dir is inside of {pictures}, as a class of pictures: choose another.")
-
 
 def check_images(splits: Mapping[str, Dataset]) -> None:
     """Raise an InputError if an image file is missing or cannot be decoded. Training images are decoded for at most 20
@@ -221,29 +210,11 @@ def mixing_transform(
     The alphas are parameters of the Beta distribution of the mixing ratio; if both are 0, the result is None. Mixup
     returns floats, still from 0 to 255, whose later normalization gives the same mixture.
     """
-    mixup = cutmix = None
-    if mixup_alpha > 0:
-        mixup = v2.Compose([v2.ToDtype(torch.float32), v2.MixUp(alpha=mixup_alpha, num_classes=num_classes)])
-    if cutmix_alpha > 0:
-        cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes)
-    if mixup and cutmix:
-        return v2.RandomChoice([cutmix, mixup], p=[switch_prob, 1 - switch_prob])
-    return mixup or cutmix
-
-
-class Normalization:
-    """Normalize pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1."""
-
-    def __init__(self, mean: list[float], std: list[float]) -> None:
-        self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in (mean, std))
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:  # [B, 3, height, width]
-        return (pixels - self.mean.to(pixels.device)) / self.std.to(pixels.device)
-
-    def before_forward(self, model: PreTrainedModel, args: tuple, inputs: dict) -> tuple[tuple, dict]:
-        """Normalize integers on the device: a forward pre-hook, which saved models do not contain."""
-        pixels = inputs["pixel_values"]
-        return args, inputs | {"pixel_values": self(pixels) if pixels.dtype == torch.uint8 else pixels}
+    cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes) if cutmix_alpha > 0 else None
+    if mixup_alpha == 0:
+        return cutmix
+    mixup = v2.Compose([v2.ToDtype(torch.float32), v2.MixUp(alpha=mixup_alpha, num_classes=num_classes)])
+    return v2.RandomChoice([cutmix, mixup], p=[switch_prob, 1 - switch_prob]) if cutmix else mixup
 
 
 class ImageCollator:
@@ -266,12 +237,22 @@ class ImageCollator:
         seed: int = 0,
     ) -> None:
         self.processor, self.transform, self.mixing, self.seed = processor, transform, mixing, seed
-        self.normalization = Normalization(processor.image_mean, processor.image_std)
+        moments = (processor.image_mean, processor.image_std)
+        self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in moments)
         # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
+
+    def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Normalize pixels from 0 to 255 by the mean and the standard deviation of each channel."""
+        return (pixels - self.mean.to(pixels.device)) / self.std.to(pixels.device)
+
+    def before_forward(self, model: PreTrainedModel, args: tuple, inputs: dict) -> tuple[tuple, dict]:
+        """Normalize integers on the device: a forward pre-hook, which saved models do not contain."""
+        pixels = inputs["pixel_values"]
+        return args, inputs | {"pixel_values": self.normalize(pixels) if pixels.dtype == torch.uint8 else pixels}
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         labels = torch.tensor([row["labels"] for row in rows])
@@ -290,7 +271,7 @@ class ImageCollator:
             if self.mixing is not None:
                 torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))
                 pixels, labels = self.mixing(pixels, labels)
-        return {"pixel_values": pixels if pixels.dtype == torch.uint8 else self.normalization(pixels), "labels": labels}
+        return {"pixel_values": pixels if pixels.dtype == torch.uint8 else self.normalize(pixels), "labels": labels}
 
 
 def _hash(*numbers: int) -> int:
@@ -301,15 +282,15 @@ def _hash(*numbers: int) -> int:
 def main(argv: list[str] | None = None, program: str = "hf-gmlp run image_classification") -> None:
     kinds = (BaseModelArguments, ImageArguments, RunArguments)
     model_args, data_args, args = parse_arguments(kinds, __doc__, argv, program)
-    callbacks = data_args.callbacks(args)
-    data_args.check_output(args.output_dir)
     checkpoint, train, image_pixels = start_run(model_args, data_args, args), args.do_train, data_args.size()
     config = build_image_config(model_args, image_pixels)
     processor = build_image_processor(model_args, config, image_pixels, data_args.crop_pct)
 
     with args.main_process_first(desc="reading"):
         options = {"train": train, "validate": args.do_eval, "seed": args.seed, "trained": trained_labels(config, HEAD)}
-        splits, labels = load_images(data_args.source(model_args, args), **options, **data_args.loading_options())
+        options |= {"image_column": data_args.image_column_name, "label_column": data_args.label_column_name}
+        options |= {"held_out": data_args.train_val_split, "max_rows": data_args.max_rows()}
+        splits, labels = load_images(data_args.source(model_args, args), **options)
         if train and args.process_index == 0:
             check_images(splits)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=data_args.ignore_mismatched_sizes)
@@ -317,14 +298,13 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run image_classi
     if train_dataset is not None:
         if data_args.class_weights is not None:
             weights = balanced_weights(train_dataset["labels"][:], config)
-        args.num_train_epochs = data_args.epochs(args, len(train_dataset))
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
     size = image_pixels or image_size(config, processor)
     transform = training_transform(size, processor.image_mean, **data_args.augmentation())
     collator = ImageCollator(processor, transform, mixing_transform(config.num_labels, **data_args.mixing()), args.seed)
 
     model = build_image_model(model_args, config, image_pixels, train=train, new_classifier=new_classifier)
-    model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
+    model.register_forward_pre_hook(collator.before_forward, with_kwargs=True)
     # The collator needs columns that are not inputs of the model.
     args.remove_unused_columns = False
     metrics = ["accuracy", "top5_accuracy"][: 2 if config.num_labels >= 5 else 1]
@@ -338,10 +318,9 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run image_classi
         compute_loss_func=weighted_loss(args.label_smoothing_factor, weights),
         compute_metrics=classification_metrics(metrics, config),
         preprocess_logits_for_metrics=logits_only,
-        callbacks=callbacks,
+        callbacks=data_args.callbacks(args),
         metric_names=("loss", *metrics),
-        card=data_args.card_facts(model_args),
-        hyperparameters=data_args.augmentation() | data_args.mixing(),
+        card=data_args.card_facts(model_args) | {"hyperparameters": data_args.augmentation() | data_args.mixing()},
     )
     results = trainer.train_and_evaluate(checkpoint)
     # Trainer's FLOPs count pixels as tokens.

@@ -70,7 +70,7 @@ def tokenize(
     Returns:
         Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m].
     """
-    make = partial(pack_causal if causal else pack, tokenizer=tokenizer, max_seq_length=max_seq_length)
+    make = partial(pack, tokenizer=tokenizer, max_seq_length=max_seq_length, causal=causal)
     features = Features({"input_ids": List(Value("int32"))})
     columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
     options: dict = {"num_proc": num_proc, "desc": "Tokenizing", "load_from_cache_file": not overwrite_cache}
@@ -95,37 +95,28 @@ def tokenize(
     return sequences.get("train"), sequences.get("validation")
 
 
-def pack(documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False) -> Sequences:
+def pack(
+    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, causal: bool = False, keep_remainder: bool = False
+) -> Sequences:
     """Join documents with [SEP] between them and cut them into sequences [CLS] ... [SEP] of `max_seq_length` tokens.
+
+    Causal blocks have the end-of-text token before each document instead. Every token is predicted exactly once: a
+    block starts with the last token of the block before, and a document with the end-of-text token, as in generation
+    without a prompt.
 
     There is no padding or truncation. A shorter last sequence is dropped, or kept with `keep_remainder`.
 
     Returns:
         The "input_ids" [m] of each sequence.
     """
-    cls, sep = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
-    # Remove the [SEP] before the first document.
-    ids, step = _join(documents, tokenizer, sep)[1:], max_seq_length - 2
-    starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
-    return {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
-
-
-def pack_causal(
-    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
-) -> Sequences:
-    """Join documents with the end-of-text token before each and cut them into blocks of `max_seq_length` tokens.
-
-    Every token of every document is predicted exactly once: a block starts with the last token of the block before, and
-    a document with the end-of-text token, as in generation without a prompt. A shorter last block is dropped, or kept
-    with `keep_remainder`.
-
-    Returns:
-        The "input_ids" [m] of each block.
-    """
-    ids = _join(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
-    predictions, step = len(ids) - 1, max_seq_length - 1
-    starts = range(0, predictions if keep_remainder else predictions // step * step, step)
-    return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
+    sep, cls = end_of_text(tokenizer) if causal else tokenizer.sep_token_id, tokenizer.cls_token_id
+    ids, step = _join(documents, tokenizer, np.array([sep], dtype=np.int32)), max_seq_length - (1 if causal else 2)
+    # A causal model does not predict the first separator; others do not see it.
+    length = len(ids) - 1 if keep_remainder else (len(ids) - 1) // step * step
+    parts = [ids[start : start + step + 1] for start in range(0, length, step)]
+    if causal:
+        return {"input_ids": parts}
+    return {"input_ids": [np.concatenate([[cls], part[1:], [sep]], dtype=np.int32) for part in parts]}
 
 
 def _join(documents: Texts, tokenizer: Tokenizer, separator: np.ndarray) -> np.ndarray:

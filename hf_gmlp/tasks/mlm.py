@@ -123,15 +123,8 @@ def label_positions(labels: torch.Tensor, probability: float) -> torch.Tensor:
 def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
     """Return sequences with fixed masks, so that an evaluation gives the same result at every step, with any batch size
     and any number of devices.
-
-    Raises:
-        InputError: If there is nothing to predict.
     """
-    masked = dataset.with_transform(collator.mask_batch)
-    # The loop usually ends after the first row.
-    if not any((row["labels"] != -100).any() for row in masked):
-        raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
-    return masked
+    return dataset.with_transform(collator.mask_batch)
 
 
 def main(argv: list[str] | None = None, program: str = "hf-gmlp run mlm") -> None:

@@ -11,7 +11,6 @@ transformers' own run_qa.py.
 import json
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,19 +111,14 @@ class AnswerMetrics:
             max_answer_length=self.arguments.max_answer_length,
             version_2_with_negative=self.arguments.version_2_with_negative,
         )
-        return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
-
-    def names(self) -> list[str]:
-        """Return the names of the scores."""
-        return list(self._scores([Decoded("", [], 0.0)] * len(self.questions)))
-
-    def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
+        if "answers" not in self.questions.column_names:
+            return {}
         ids, threshold = self.questions["id"], self.arguments.null_score_diff_threshold
         references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
-        texts = {key: answer.text for key, answer in zip(ids, decoded)}
+        texts = {key: answer.text for key, answer in zip(ids, self.decoded)}
         if not self.arguments.version_2_with_negative:
             return squad_scores(texts, references)
-        null_odds = {key: answer.null_odds for key, answer in zip(ids, decoded)}
+        null_odds = {key: answer.null_odds for key, answer in zip(ids, self.decoded)}
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=threshold)
 
     def write(self, args: TrainingArguments, prefix: str) -> None:
@@ -194,7 +188,6 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run qa") -> None
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=answers.get("validation"),
-        metric_names=["loss", *answers["validation"].names()] if "validation" in answers else [],
         card=data_args.card_facts(model_args),
     )
     results = trainer.train_and_evaluate(checkpoint)

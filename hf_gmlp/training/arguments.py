@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser, Trainer, TrainingArguments, get_scheduler
-from transformers.trainer_utils import HubStrategy
 
 from ..data.files import COMPRESSIONS, FILE_KINDS, Access
 from ..data.source import Source
@@ -25,7 +24,7 @@ from .recipes import SOURCES, command_line
 
 # Flags whose values are secret.
 TOKENS = ("--token", "--hub_token", "--hub-token")
-# Intervals of flags that neither transformers nor torch checks.
+# Intervals of flags of Trainer, which are wrong in silence or only refused after training.
 INHERITED = {
     "weight_decay": "[0, inf)",
     "num_train_epochs": "(0, inf)",
@@ -136,19 +135,12 @@ class RunArguments(Flags, TrainingArguments):
         False,
         may_change=True,
     )
-    peak_tflops: float | None = flag(
-        "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs, if the GPU's is not known.",
-        interval="(0, inf)",
-        may_change=True,
-    )
     per_device_train_batch_size: int = flag("Samples per device at once, at most.", 8, "[1, inf)", may_change=True)
     gradient_accumulation_steps: int = flag("Batches per optimizer step.", 1, "[1, inf)", may_change=True)
     # The loss of a head uses every parameter.
     ddp_find_unused_parameters: bool = flag("Search for unused parameters in every step.", False, may_change=True)
-    hub_strategy: str = flag("When to push to the Hub: only at the end.", "end", may_change=True)
-    restore_callback_states_from_checkpoint: bool = flag(
-        "Let a resumed run continue the count of --early_stopping_patience.", True, may_change=True
-    )
+    # No flag: Trainer would push the complete output folder, with texts and paths, whenever it saves.
+    hub_strategy: str = field(default="end", init=False)
     # The command for the model card, set by `parse_arguments`.
     command: str | None = field(default=None, init=False)
 
@@ -158,9 +150,6 @@ class RunArguments(Flags, TrainingArguments):
             TrainingArguments.__post_init__(self)
         except json.JSONDecodeError as error:
             raise ValueError(f"A flag must be JSON, but is {error.doc!r}: {error}.") from error
-        if self.hub_strategy != HubStrategy.END:
-            # Trainer would push the complete output folder, with texts and paths, whenever it saves.
-            raise ValueError("--hub_strategy must be end: a run publishes its final model. Leave it out.")
         if self.label_names:
             raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
         if self.selective_checkpointing and self.gradient_checkpointing:
@@ -249,9 +238,10 @@ class DataArguments(Flags):
 
     def max_rows(self) -> dict[str, int | None]:
         """Return the maximum number of rows of each split."""
-        return {"train": self.max_train_samples, "validation": self.max_eval_samples}
+        flags = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+        return {split: getattr(self, flag, None) for split, flag in flags.items()}
 
-    def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
+    def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, Any]:
         """Return facts for the model card: the data, and the checkpoint to start from if it has a name on the Hub."""
         start = model_args.model_name_or_path
         return {
@@ -263,7 +253,7 @@ class DataArguments(Flags):
 
     def files(self) -> dict[str, list[str]]:
         """Return the named local files by split: "train", "validation", "test"."""
-        files = {"train": self.train_file, "validation": self.validation_file}
+        files = {split: getattr(self, f"{split}_file", None) for split in ("train", "validation", "test")}
         return {split: paths for split, paths in files.items() if paths}
 
     def data_name(self) -> str:
@@ -284,12 +274,6 @@ class LabeledTextArguments(DataArguments):
     test_file: list[str] | None = flag("Files to predict, of the same kinds.")
     max_predict_samples: int | None = flag("Maximum number of samples to predict.", interval="[1, inf)")
     pad_to_max_length: bool = flag("Pad to --max_seq_length, as always for mask_padding=false.", False)
-
-    def files(self) -> dict[str, list[str]]:
-        return super().files() | ({"test": self.test_file} if self.test_file else {})
-
-    def max_rows(self) -> dict[str, int | None]:
-        return super().max_rows() | {"test": self.max_predict_samples}
 
 
 def public_command(program: str, argv: Sequence[str]) -> str:

@@ -119,16 +119,12 @@ def upload_command(repository: str | None, folder: Path) -> str:
     return f"hf upload {repository or 'NAME/REPOSITORY'} {folder} . {names}"
 
 
-def total_batch_size(args: RunArguments) -> int:
-    """Return the samples per optimizer step over all devices."""
-    return args.world_size * max(1, args.n_gpu) * args.per_device_train_batch_size * args.gradient_accumulation_steps
-
-
 def hyperparameters(args: RunArguments) -> dict[str, object]:
     """Return the `HYPERPARAMETERS` of a run that this version of transformers has, and this project's own."""
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)} | args.fixed_flags()
+    values["global_batch_size"] = args.world_size * args.train_batch_size * args.gradient_accumulation_steps
     # Round-trip through JSON so that values compare equal.
-    return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
+    return json.loads(json.dumps(values, default=str))
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:

@@ -38,15 +38,15 @@ class GMLPTrainer(Trainer):
     """transformers' Trainer with corrections and additions.
 
     Corrections: accumulated gradients of models that ignore the number of labels; an evaluation loss per token instead
-    of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training;
-    a final model that is written atomically. Additions: streams, `param_groups`, logs of the utilization, and this
-    project's model card. An InputError says which arguments do not go together.
+    of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training.
+    Additions: streams, `param_groups`, logs of the utilization, and this project's model card. An InputError says which
+    arguments do not go together.
 
     Args:
         metric_names: Names of the loss and the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model`
             must be one.
-        card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
-        hyperparameters: Hyperparameters for the card in addition to Trainer's own, such as the augmentation.
+        card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least. It may have
+            "hyperparameters" in addition to Trainer's own, such as the augmentation.
     """
 
     # Trainer does not declare the types of these attributes.
@@ -56,9 +56,8 @@ class GMLPTrainer(Trainer):
     def __init__(
         self,
         *args,
-        card: Mapping[str, str | None],
+        card: Mapping[str, Any],
         metric_names: Iterable[str] | None = None,
-        hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ) -> None:
         try:
@@ -80,11 +79,11 @@ class GMLPTrainer(Trainer):
         if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
             # Trainer would shift the labels only for the model classes of transformers.
             raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
-        self.card, self.hyperparameters = dict(card), dict(hyperparameters or {})
+        self.card = dict(card)
         self.results: dict[str, float] = {}
         self.stream: StreamLoader | None = None
         self.checkpoint: str | None = None
-        self.timer, self.peak_tflops = StepTimer(), self.args.peak_tflops or gpu_peak()
+        self.timer, self.peak_tflops = StepTimer(), gpu_peak()
         self.batch_flops: float | None = None
         self.add_callback(self.timer)
         if hasattr(self.data_collator, "set_epoch"):
@@ -152,26 +151,18 @@ class GMLPTrainer(Trainer):
         return super().create_optimizer(model)
 
     def set_initial_training_values(self, *args, **kwargs) -> tuple:
-        epochs, steps_per_epoch, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
+        epochs, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
         if self.checkpoint is not None:
             state = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME)))
-            stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {})
-            counter = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
-            is_finished = state.global_step >= max_steps or counter >= stopping.get("args", {}).get(
-                "early_stopping_patience", math.inf
-            )
             # Trainer would stop only after another step. If all steps are done, no epoch is left.
-            epochs = state.global_step // steps_per_epoch if is_finished else epochs
-        return epochs, steps_per_epoch, *numbers, max_steps
+            epochs = 0 if state.global_step >= max_steps else epochs
+        return epochs, *numbers, max_steps
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
         if not isinstance(self.train_dataset, torch.utils.data.IterableDataset):
             # The weights of other classes would not fit.
             run_folder.check_rows(self.args, self.train_dataset, self.model.config)
-        if resume_from_checkpoint is not None:
-            # Checkpoints do not contain tied weights. Trainer would warn that they are missing.
-            self.model._keys_to_ignore_on_save = {*getattr(self.model, "all_tied_weights_keys", ())}
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args, **kwargs) -> torch.Tensor:
@@ -218,11 +209,6 @@ class GMLPTrainer(Trainer):
         step = super().prediction_step(*args, **kwargs)
         return xla.to_cpu(self.preprocess, *step) if xla.is_xla(self.args) else step
 
-    def evaluate(self, *args, **kwargs) -> dict[str, float]:
-        metrics = super().evaluate(*args, **kwargs)
-        self.results.update(metrics)
-        return metrics
-
     def train_and_evaluate(self, checkpoint: str | None) -> dict[str, float]:
         """Train, perhaps from a `checkpoint`, and save if `do_train`; evaluate if `do_eval`; return all metrics."""
         metrics: dict[str, float] = {}
@@ -254,9 +240,8 @@ class GMLPTrainer(Trainer):
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
             length = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
-            # A classifier on frozen embeddings is trained without steps, and has only its own hyperparameters.
             values = run_folder.hyperparameters(args) | length if state.global_step else {}
-            values |= self.hyperparameters
+            values |= self.card.get("hyperparameters", {})
             training = {**self.card, "metrics": self.results, "command": args.command}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
@@ -266,6 +251,7 @@ class GMLPTrainer(Trainer):
     def finish(self, metrics: Mapping[str, float]) -> None:
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
         self.check_finite(metrics)
+        self.results |= {name: value for name, value in metrics.items() if name.startswith("eval_")}
         results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
         if self.is_world_process_zero():
             run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)

@@ -19,7 +19,6 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.processor import decode_image
 from hf_gmlp.tasks.image_classification import (
     ImageCollator,
-    Normalization,
     check_images,
     mixing_transform,
     training_transform,
@@ -234,9 +233,9 @@ def test_training_transform_is_crop_flip_and_normalization():
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
     expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
-    normalization = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
+    processor = ViTImageProcessor(image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.3, 0.4])
     assert transform(image).dtype == torch.uint8
-    assert_close(normalization(transform(image)), expected)
+    assert_close(ImageCollator(processor).normalize(transform(image)), expected)
     policy = training_transform((8, 8), [0.5] * 3, auto_augment="cifar10").transforms[2]
     assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
 
@@ -288,5 +287,5 @@ def test_evaluation_uses_the_image_processor(folder):
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
     # The hook normalizes only integers.
-    _, inputs = collate.normalization.before_forward(None, (), batch)
+    _, inputs = collate.before_forward(None, (), batch)
     assert torch.equal(inputs["pixel_values"], expected["pixel_values"])

@@ -9,9 +9,8 @@ from transformers import EvalPrediction
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION
-from hf_gmlp.errors import InputError
+from hf_gmlp.metrics.scores import DEFAULT_METRICS
 from hf_gmlp.tasks.classification import (
-    METRICS,
     ClassificationArguments,
     balanced_weights,
     classification_metrics,
@@ -54,34 +53,17 @@ def test_class_weights_are_those_of_scikit_learn():
     assert_close(balanced_weights([0, 0, 2], config_of("abc")), torch.tensor([0.75, 0.0, 1.5]))
 
 
-def test_few_rows_are_trained_on_for_more_epochs(tmp_path, caplog):
-    caplog.set_level("INFO")
-    cases = ((300, 100, -1, 75), (300, 10_000, -1, 4), (300, 100, 5, 4), (None, 9, -1, 4), (6, 100, -1, 1.5))
-    for steps, rows, max_steps, expected in cases:
-        epochs = 1.5 if steps == 6 else 4
-        options = {"num_train_epochs": epochs, "per_device_train_batch_size": 25, "max_steps": max_steps}
-        args = RunArguments(str(tmp_path), use_cpu=True, **options)
-        assert ClassificationArguments(min_train_steps=steps).epochs(args, rows) == expected
-        assert args.num_train_epochs == epochs
-    assert caplog.messages == ["75 epochs instead of 4: --min_train_steps 300"]
-
-
-def test_early_stopping_has_a_threshold_and_needs_evaluations(tmp_path):
-    flags = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
-    args = RunArguments(str(tmp_path), use_cpu=True, do_train=True, **flags)
-    assert args.restore_callback_states_from_checkpoint
+def test_early_stopping_has_a_threshold(tmp_path):
+    args = RunArguments(str(tmp_path), use_cpu=True, do_train=True)
     for problem_type, threshold in ((ONE_CLASS, 0.001), (REGRESSION, 0.0)):
         (callback,) = ClassificationArguments(early_stopping_patience=3).callbacks(args, problem_type)
         assert (callback.early_stopping_patience, callback.early_stopping_threshold) == (3, threshold)
+    assert args.restore_callback_states_from_checkpoint
     assert ClassificationArguments(early_stopping_patience=0).callbacks(args) == []
-    for changes in ({"metric_for_best_model": None}, {"eval_strategy": "no"}):
-        args = RunArguments(str(tmp_path), use_cpu=True, do_train=True, **(flags | changes))
-        with pytest.raises(InputError, match="--early_stopping_patience 3: .* requires"):
-            ClassificationArguments(early_stopping_patience=3).callbacks(args)
 
 
 def computed(config, logits, truth, names=None):
-    return classification_metrics(names or METRICS[config.problem_type], config)(EvalPrediction(logits, truth))
+    return classification_metrics(names or DEFAULT_METRICS[config.problem_type], config)(EvalPrediction(logits, truth))
 
 
 def test_metrics_equal_those_of_scikit_learn_and_scipy():

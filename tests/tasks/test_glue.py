@@ -189,7 +189,7 @@ def test_certain_probabilities_train_like_classes(folder, run):
     assert_close(weights_of(folder / "certain"), weights_of(folder / "classes"), depth=TRAINED)
 
 
-def test_a_run_that_stopped_early_and_was_killed_does_not_train_on(folder, run, monkeypatch):
+def test_a_run_that_stopped_early_and_was_killed_stops_at_its_next_evaluation(folder, run, monkeypatch):
     evaluations = ("--eval_strategy", "steps", "--eval_steps", 2, "--save_strategy", "steps", "--save_steps", 2)
     flags = ("--model_name_or_path", "gmlp", "--train_file", "train.jsonl", "--validation_file", "validation.jsonl",
              "--do_train", "--do_eval", *evaluations, "--learning_rate", 0,
@@ -201,4 +201,4 @@ def test_a_run_that_stopped_early_and_was_killed_does_not_train_on(folder, run, 
     (checkpoint,) = sorted((folder / "stopped").glob("checkpoint-6"))
     run(*flags)
     state = json.loads((folder / "stopped" / "trainer_state.json").read_text())
-    assert state["global_step"] == 6 and checkpoint.is_dir()
+    assert state["global_step"] == 8 and checkpoint.is_dir()

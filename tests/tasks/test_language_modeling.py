@@ -13,7 +13,6 @@ from hf_gmlp.tasks.language_modeling import (
     LanguageModelMetrics,
     count_bytes,
     pack,
-    pack_causal,
     token_losses,
     tokenize,
 )
@@ -54,13 +53,13 @@ def test_causal_blocks_predict_every_token_once(word_tokenizer):
     stream = [id_ for text in texts[1:-1] for id_ in (3, *word_tokenizer.convert_tokens_to_ids(text.split()))]
     # There are 20 predictions.
     for block_size, kept_lengths in ((6, [6] * 4), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
-        kept = lists(pack_causal(texts, word_tokenizer, block_size, keep_remainder=True)["input_ids"])
+        kept = lists(pack(texts, word_tokenizer, block_size, causal=True, keep_remainder=True)["input_ids"])
         assert [len(ids) for ids in kept] == kept_lengths
         assert kept[0][0] == stream[0] and [id_ for ids in kept for id_ in ids[1:]] == stream[1:]
         assert all(before[-1] == after[0] for before, after in itertools.pairwise(kept))
-        full = lists(pack_causal(texts, word_tokenizer, block_size)["input_ids"])
+        full = lists(pack(texts, word_tokenizer, block_size, causal=True)["input_ids"])
         assert full == [ids for ids in kept if len(ids) == block_size]
-    assert pack_causal(["", None], word_tokenizer, 6) == {"input_ids": []}
+    assert pack(["", None], word_tokenizer, 6, causal=True) == {"input_ids": []}
     assert count_bytes(["", None, " \n", "Ä b", "c"]) == 5
 
 

@@ -109,7 +109,6 @@ def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, 
         logits[np.arange(len(windows)), positions] += 2
     metrics = AnswerMetrics(questions, windows, arguments)
     scores = metrics(EvalPrediction(tuple(outputs), labels))
-    assert metrics.names() == list(scores)
     (tmp_path / "out").mkdir()
     metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
     files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}

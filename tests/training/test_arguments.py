@@ -38,7 +38,7 @@ def parse(tmp_path):
             )
         ],
         (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
-        (["--config_name", "gmlp-base", "--hub_strategy", "every_save"], "--hub_strategy must be end"),
+        (["--config_name", "gmlp-base", "--hub_strategy", "every_save"], "--hub_strategy: try"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{a: 1}"], "must be JSON, but is '{a: 1}'"),
         (
             ["--config_name", "gmlp-base", "--global_batch_size", "32", "--gradient_accumulation_steps", "2"],
