@@ -99,12 +99,8 @@ class Comparison(NamedTuple):
     low: float
     high: float
 
-    @property
-    def is_certain(self) -> bool:
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
-        if not self.is_certain:
+        if self.low <= 0 <= self.high:
             return f"the difference ({self.low:+.1f} to {self.high:+.1f} points, 95 % interval) may be chance"
         low, high = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
         better = "model" if self.difference > 0 else "baseline"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, pipeline
 
 from hf_gmlp import Classifier, cards
-from hf_gmlp.classify.report import NO_ESTIMATE
+from hf_gmlp.classify.evaluation import NO_ESTIMATE
 from hf_gmlp.training.trainer import GMLPTrainer
 from hf_gmlp_cli import main
 
@@ -92,6 +92,8 @@ def test_a_folder_of_pictures(run, vision, tmp_path):
     table = table_of()
     assert table["file"].tolist() == files and table["label"].tolist() == [Path(file).parent.name for file in files]
     assert "preprocessor_config.json" in os.listdir("out")
+    run("photos", "--fine_tune", "true", "--max_steps", 2, model=vision, output="tuned")
+    assert 0 < results_of("tuned")["eval_samples"] < 15
     assert "inside of photos" in run("photos", model=vision, output="photos/out")
     assert "Flags of columns" in run("photos", "--text_column_names", "text", model=vision, output="new")
     # The model must be one of pictures.
