@@ -102,8 +102,11 @@ def classify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
     parser.add_argument("--output", required=True, metavar="FOLDER", help="new folder for the model and the report")
     join = "text column, or several whose texts are joined in this order"
-    parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help=join)
-    parser.add_argument("--pair_column_names", nargs=2, metavar="NAME", help="two columns to compare, as in entailment")
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument("--text_column_names", nargs="+", metavar="NAME", help=join)
+    columns.add_argument(
+        "--pair_column_names", nargs=2, metavar="NAME", help="two columns to compare, as in entailment"
+    )
     parser.add_argument("--label_column_name", metavar="NAME", help="column of the labels")
     parser.add_argument("--drop_unlabeled", action="store_true", help="leave out rows without a label")
     parser.add_argument("--validation_data", metavar="FILE_OR_FOLDER", help="data for the scores, of the same form")

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,25 +94,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self
 
     def fit_in(
-        self,
-        folder: Path | None,
-        X: Sequence,
-        y: Sequence,
-        validation: tuple[Sequence, Sequence] | None = None,
-        settings: dict[str, object] | None = None,
+        self, folder: Path | None, X: Sequence, y: Sequence, validation: tuple[Sequence, Sequence] | None = None
     ) -> Training:
         """Train like `fit`, score the result on `validation` data instead of held-out rows, and return the rows.
 
         Args:
-            folder: Where to write checkpoints, from which a run with equal `settings` continues.
+            folder: Where to write checkpoints, from which a run with equal options continues.
             validation: Texts or pictures and their labels.
         """
-        self.config_ = config = open_config(self.model, trust_remote_code=self.trust_remote_code)
+        options = {"trust_remote_code": self.trust_remote_code}
+        self.config_ = config = open_config(self.model, **options)
         for name in {"hidden_dropout_prob", "attention_probs_dropout_prob"} & set(config.to_dict()):
             # Short training needs no dropout.
             setattr(config, name, 0.0)
         kind = Pictures if reads_pictures(config) else Texts
-        options = {"trust_remote_code": self.trust_remote_code}
         self.inputs_ = inputs = kind(str(self.model), config, self.max_seq_length, **options)
         rows: list = inputs.check(X)
         y = _as_list(y)
@@ -146,7 +142,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
             notes.append("Embeddings of pairs are near chance where the two texts must be compared: --fine_tune true.")
         for note in notes:
             logger.info(note)
-        training = Training(self, rows, encoded, labels, groups, count, folder, settings)
+        training = Training(self, rows, encoded, labels, groups, count, folder)
         self.model_, self.evaluation_, self.plan_ = training.run(plan)
         if self.evaluation_ is not None and self.calibrate:
             apply_temperature(self.model_, self.evaluation_)
@@ -159,8 +155,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
         options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": self.trust_remote_code}
         options |= {"config": copy.deepcopy(self.config_), "new_head": True, "new_size": self.config_.num_labels}
         model = open_model(auto_class, self.model, **options)
-        n = getattr(model.config, "max_position_embeddings", None)
-        if isinstance(self.inputs_, Texts) and n is not None and self.inputs_.length > n:
+        n = getattr(model.config, "max_position_embeddings", None) or math.inf
+        if isinstance(self.inputs_, Texts) and self.inputs_.length > n:
             extend_context(model, self.inputs_.processing_class, self.inputs_.length)
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         return model.to(device)

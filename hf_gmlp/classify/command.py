@@ -32,7 +32,7 @@ SEPARATOR = " "
 class Rows(NamedTuple):
     """The rows of a file or a folder."""
 
-    inputs: list  # texts, pairs of texts or paths of pictures
+    inputs: list  # tuples of one or two texts, or paths of pictures
     labels: list  # the label of each row, as text or a list of texts
     table: pandas.DataFrame  # what eval_predictions.csv shows of each row
     columns: dict[str, Any]  # fields of the model's config, with which `hf-gmlp predict` finds the texts
@@ -72,19 +72,20 @@ def classify(
     paths = [data, *filter(None, [validation_data])]
     train, *scored = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
     classifier = Classifier(model, **options)
-    settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
-    write_json(folder / SETTINGS, settings | {"data": data, "output": output})
+    write_json(folder / SETTINGS, classifier.get_params() | {"data": data, "output": output})
     validation = scored[0][:2] if scored else None
-    training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation, settings)
+    training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation)
     for name, value in train.columns.items():
         setattr(classifier.model_.config, name, value)
-    evaluation, metrics = classifier.evaluation_, {}
+    evaluation, metrics, text = classifier.evaluation_, {}, NO_ESTIMATE
     if evaluation is not None:
         if evaluation.config.problem_type == ONE_CLASS:
-            kind, splits = evaluation.kind, evaluation.splits
-            baseline = baseline_predictions(kind, training.rows, training.labels, splits)
+            rows, kind = training.rows, evaluation.kind
+            baseline = baseline_predictions(kind, rows, training.labels, evaluation.splits)
             evaluation.baseline = None if baseline is None else baseline[evaluation.rows]
         metrics = evaluation.metrics()
+        table = pandas.concat([part.table for part in (train, *scored)], ignore_index=True)
+        text = evaluation.write(folder, table.iloc[evaluation.rows])
     facts = {
         "dataset": Path(data).name,
         "base_model": None if Path(model).exists() else model,
@@ -94,10 +95,6 @@ def classify(
         "hyperparameters": {"seed": classifier.random_state} | classifier.plan_.hyperparameters(),
     }
     classifier.save(folder, facts)
-    text = NO_ESTIMATE
-    if evaluation is not None:
-        table = pandas.concat([part.table for part in (train, *scored)], ignore_index=True)
-        text = evaluation.write(folder, table.iloc[evaluation.rows])
     write_json(folder / FINISHED, metrics)
     shutil.rmtree(folder / "_training", ignore_errors=True)
     if push_to_hub:
@@ -131,8 +128,6 @@ def read_texts(
     """Read the rows of a file. Several text columns are joined; two columns are a pair if they are asked for as one, or
     have the names of a pair in GLUE.
     """
-    if text_columns and pair_columns:
-        raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
     dataset = read_files([path], encoding=encoding)
     names = dataset.column_names
     label_column = label_column or find_label_column(names)
@@ -159,8 +154,7 @@ def read_texts(
     table = pandas.DataFrame(parts, columns=["text", "text_pair"][: len(parts[0])])
     table.insert(0, "row", [row + 1 for row in kept])
     facts = {"text_columns": columns, "label_column": label_column, "text_separator": separator}
-    inputs = parts if is_pair else [texts[0] for texts in parts]
-    return Rows(inputs, [labels[row] for row in kept], table, facts)
+    return Rows(parts, [labels[row] for row in kept], table, facts)
 
 
 def read_pictures(path: str) -> Rows:

@@ -145,12 +145,7 @@ def check_options(facts: Facts, options: "Classifier", is_frozen: bool, can_scor
 
 
 def fold_numbers(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Return the fold [N] of each row, from 0: equal rows in the same fold, and classes or numbers spread evenly.
-
-    Args:
-        labels: [N] class ids or numbers, or [N, classes].
-        groups: [N], equal for equal rows, from 0.
-    """
+    """Return the fold [N] of each row, from 0: rows of a group in the same fold, and labels spread evenly."""
     first = np.unique(groups, return_index=True)[1]
     order = np.random.default_rng(seed).permutation(len(first))
     order = np.array(sorted(order, key=lambda group: labels[first[group]].tolist()))
@@ -160,9 +155,8 @@ def fold_numbers(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int =
 
 
 def held_out_rows(labels: np.ndarray, groups: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:
-    """Return whether each row [N] is held out: the same fraction of each class, and equal rows on the same side.
-
-    A class without two different rows keeps them for training.
+    """Return whether each row [N] is held out: the same fraction of each class, and rows of a group on the same side. A
+    class without two different rows keeps them for training.
     """
     folds = round(1 / fraction)
     held_out = fold_numbers(labels, groups, folds, seed) == folds // 2
@@ -173,11 +167,8 @@ def held_out_rows(labels: np.ndarray, groups: np.ndarray, fraction: float, seed:
 
 
 def data_notes(labels: Labels, ids: np.ndarray, groups: np.ndarray) -> list[str]:
-    """Return a line for each kind of rows or classes that make scores look better or worse than they are.
-
-    Args:
-        ids: [N] class ids or numbers, or [N, classes], as in `Facts`.
-        groups: [N], the same number for equal rows.
+    """Return a line for each kind of rows or classes that make scores look better or worse than they are, from class
+    ids as in `Facts`, and numbers [N] from 0, the same for equal rows.
     """
     notes, copies = [f"Each row has {labels}."], len(groups) - len(np.unique(groups))
     if copies:

@@ -43,25 +43,20 @@ Split = tuple[np.ndarray, np.ndarray]
 
 @dataclass
 class Training:
-    """What a plan is carried out on.
+    """What a plan is carried out on."""
 
-    Attributes:
-        classifier: Makes the model, and has the options.
-        rows, encoded: All rows as the classifier's inputs check them and as they encode them, validation data last.
-        labels: [N], as in `Facts`.
-        groups: [N], the same number for equal rows.
-        count: The number of training rows.
-        folder: Where to write checkpoints, and the settings with which a run there can be resumed.
-    """
-
+    # The untrained classifier: its options, inputs, config and `new_model`.
     classifier: "Classifier"
+    # All rows as the inputs check them and as they encode them, validation data last.
     rows: list
     encoded: list[dict]
+    # [N], as in `Facts`; and a number for each row [N], the same for equal rows.
     labels: np.ndarray
     groups: np.ndarray
+    # The number of training rows.
     count: int
+    # Where to write checkpoints, from which a run with equal options continues.
     folder: Path | None = None
-    settings: dict[str, object] | None = None
 
     def __post_init__(self) -> None:
         self.seed = self.classifier.random_state or 0
@@ -76,7 +71,7 @@ class Training:
         part = train[~held_out], train[held_out]
         model = self.classifier.new_model()
         if plan.training != FROZEN:
-            steps = self.fine_tune(model, *part, plan, self.folder, self.settings)
+            steps = self.fine_tune(model, part, plan, resumes=self.folder is not None)
         if plan.otherwise is not None and not self.is_better(model, part):
             plan, model = plan.otherwise, self.classifier.new_model()
         splits = [(train, validation) if len(validation) or not plan.held_out else part]
@@ -93,24 +88,24 @@ class Training:
                 logger.info("Cross-validation: fold %d of %d, %d steps", number, plan.folds, steps)
                 scored_model = self.classifier.new_model()
                 # The same number of steps, without a held-out part.
-                self.fine_tune(scored_model, train, train[:0], replace(plan, max_steps=steps))
+                self.fine_tune(scored_model, (train, train[:0]), replace(plan, max_steps=steps))
             logits[scored] = self.compute(scored_model, scored)
         best = ", which also chose the best of ten evaluations" if plan.training == NEW else ""
         return model, self.evaluation(logits, splits, best), plan
 
     def fit(self, model: PreTrainedModel, splits: list[Split]) -> Evaluation | None:
         """Evaluate linear classifiers on the embeddings of a model, and write the last one into its final layer."""
-        config, weights = self.config, self.classifier.class_weights
+        problem_type, outputs = self.config.problem_type, self.config.num_labels
         embeddings = self.compute(model, np.arange(len(self.labels)), embeddings=True)
-        logits = np.empty((len(self.labels), config.num_labels))
+        logits = np.empty((len(self.labels), outputs))
         for train, scored in splits:
-            labels, outputs = self.labels[train], config.num_labels
-            weight, bias = frozen.fit(embeddings[train], labels, config.problem_type, outputs, weights)
+            labels, class_weight = self.labels[train], self.classifier.class_weights
+            weight, bias = frozen.fit(embeddings[train], labels, problem_type, outputs, class_weight)
             logits[scored] = embeddings[scored] @ weight.T + bias
         final_layer(model).load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
         return self.evaluation(logits, splits)
 
-    def is_better(self, model: PreTrainedModel, part: tuple[np.ndarray, np.ndarray]) -> bool:
+    def is_better(self, model: PreTrainedModel, part: Split) -> bool:
         """Return whether a fine-tuned model is better on held-out rows than frozen embeddings, by more than chance."""
         held_out = part[1]
         baseline = self.fit(self.classifier.new_model(), [part])
@@ -141,38 +136,32 @@ class Training:
             how, inflation = "Cross-validated", inflation * CROSS_VALIDATED
         return Evaluation(self.config, self.inputs.kind, rows, logits[rows], self.labels[rows], how, inflation, splits)
 
-    def fine_tune(
-        self,
-        model: PreTrainedModel,
-        rows: np.ndarray,
-        held_out: np.ndarray,
-        plan: Plan,
-        folder: Path | None = None,
-        settings: dict[str, object] | None = None,
-    ) -> int:
+    def fine_tune(self, model: PreTrainedModel, split: Split, plan: Plan, *, resumes: bool = False) -> int:
         """Train all weights of a model, in place, and return the number of steps until the model that is kept.
 
         Args:
-            held_out: Rows to choose the best of ten evaluations, for a `NEW` classifier.
-            settings: Facts that must stay the same for a run in this folder to be resumed.
+            split: Rows to train on, and rows to choose the best of ten evaluations of a `NEW` classifier, if any.
+            resumes: Whether to continue from a checkpoint in the folder.
         """
         # This import takes a second.
         from ..training.trainer import GMLPTrainer
 
-        config, is_text = self.config, self.inputs.kind == "text"
+        (rows, held_out), config, is_text = split, self.config, self.inputs.kind == "text"
+        evaluate = plan.training == NEW and len(held_out) > 0
         with tempfile.TemporaryDirectory() as temporary:
-            evaluate = plan.training == NEW and len(held_out) > 0
-            args = self.arguments(plan, rows, folder or Path(temporary), evaluate)
-            checkpoint = None if settings is None else resume_point(args, settings)
+            args = self.arguments(plan, rows, str(self.folder) if resumes else temporary, evaluate)
+            # The result on another processor may be computed in another type.
+            options = {name: value for name, value in self.classifier.get_params().items() if name != "dtype"}
+            checkpoint = resume_point(args, options) if resumes else None
             if plan.training == FITTED:
                 self.fit(model, [(rows, rows[:0])])
             if plan.training == FITTED and is_text:
                 # Their small updates would lose what the encoder learned about rare words.
                 model.get_input_embeddings().requires_grad_(False)
-            loss = None
+            loss, weights = None, None
+            if self.classifier.class_weights is not None:
+                weights = balanced_weights(self.labels[rows].tolist(), config)
             if config.problem_type == ONE_CLASS:
-                weighted = self.classifier.class_weights is not None
-                weights = balanced_weights(self.labels[rows].tolist(), config) if weighted else None
                 loss = weighted_loss(args.label_smoothing_factor, weights)
             # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
             stop = EarlyStoppingCallback(3, 0.0 if config.problem_type == REGRESSION else 0.001)
@@ -204,7 +193,7 @@ class Training:
             hook.remove()
         return trainer.state.best_global_step or trainer.state.global_step
 
-    def arguments(self, plan: Plan, rows: np.ndarray, folder: Path, evaluate: bool) -> RunArguments:
+    def arguments(self, plan: Plan, rows: np.ndarray, folder: str, evaluate: bool) -> RunArguments:
         """Return Trainer's arguments. With `evaluate`, the best of ten evaluations is kept, else the last model."""
         batch = min(self.classifier.batch_size, len(rows))
         part, epochs = batch, math.ceil(plan.min_steps / math.ceil(len(rows) / batch))
@@ -217,7 +206,7 @@ class Training:
         if evaluate:
             settings = settings | {"eval_strategy": "steps", "eval_steps": 0.1, "load_best_model_at_end": True}
         return RunArguments(
-            output_dir=str(folder),
+            output_dir=folder,
             do_train=True,
             num_train_epochs=max(plan.num_train_epochs, epochs),
             max_steps=plan.max_steps,

@@ -212,25 +212,21 @@ def test_pairs_are_encoded_as_pairs(encoder):
 
 
 @pytest.mark.parametrize(
-    "X", [[None] * 40, [1] * 40, [()] * 40, [("a", "b", "c")] * 40, ["a", ("b", "c")] * 20, "a" * 40]
-)
-def test_what_is_not_a_text_is_refused(encoder, X):
-    with pytest.raises(InputError, match="must be a|Pass a list"):
-        Classifier(encoder).fit(X, LABELS)
-
-
-@pytest.mark.parametrize(
-    ("y", "message"),
+    ("X", "y", "message"),
     [
-        (LABELS[1:], "40 texts or pictures and 39 labels"),
-        ([None, *LABELS[1:]], "no label"),
-        (["good"] * 40, "only the label 'good'"),
-        ([float("nan"), *NUMBERS[1:]], "no label"),
+        ([None] * 40, LABELS, "Row 1 must be a"),
+        ([("a", "b", "c")] * 40, LABELS, "Row 1 must be a"),
+        (["a", ("b", "c")] * 20, LABELS, "Row 2 must be a text"),
+        ("a" * 40, LABELS, "Pass a list"),
+        (TEXTS, LABELS[1:], "40 texts or pictures and 39 labels"),
+        (TEXTS, [None, *LABELS[1:]], "no label"),
+        (TEXTS, ["good"] * 40, "only the label 'good'"),
+        (TEXTS, [float("nan"), *NUMBERS[1:]], "no label"),
     ],
 )
-def test_labels_that_say_nothing_are_refused(encoder, y, message):
+def test_what_says_nothing_is_refused(encoder, X, y, message):
     with pytest.raises(InputError, match=message):
-        Classifier(encoder).fit(TEXTS, y)
+        Classifier(encoder).fit(X, y)
 
 
 def test_pictures_from_memory_and_from_files(vision, pictures, tmp_path):

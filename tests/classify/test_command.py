@@ -165,7 +165,7 @@ def test_columns_are_joined_unless_a_pair_is_asked_for(run, tmp_path):
     assert (joined.text_separator, pair.text_separator) == (" ", None) and joined.label_column == "label"
     assert table_of("joined")["text"].tolist() == [f"{a} {b}" for a, b in zip(TEXTS, TEXTS[::-1])]
     assert table_of("pair")[["text", "text_pair"]].values.tolist() == [[a, b] for a, b in zip(TEXTS, TEXTS[::-1])]
-    assert "exclude each other" in run("two.csv", "--text_column_names", "body", "--pair_column_names", *columns)
+    assert "not allowed with" in run("two.csv", "--text_column_names", "body", "--pair_column_names", *columns)
     # Columns of a known pair are one.
     write_rows(tmp_path / "known.csv", [{"question1": r["subject"], "question2": r["body"]} | r for r in rows])
     run("known.csv", output="known")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from hf_gmlp import Classifier
 from hf_gmlp.classify.plan import (
@@ -107,12 +106,6 @@ def test_many_rows_are_a_reason_to_compare():
 def test_options_without_effect_are_refused(facts, options, message):
     with pytest.raises(InputError, match=message):
         plan_of(options, **facts)
-
-
-def test_options_are_not_changed():
-    options = Classifier("model", fine_tune=True)
-    make_plan(facts_of(), options)
-    assert options.get_params() == clone(options).get_params()
 
 
 def test_folds_keep_equal_rows_together_and_spread_the_classes():
