@@ -171,8 +171,8 @@ def run(
 
 def final_layer(model: PreTrainedModel) -> nn.Linear:
     """Return the last linear layer with as many outputs as the model has labels: its classifier."""
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    layers = [layer for layer in layers if layer.out_features == model.config.num_labels]
-    if not layers:
-        raise InputError(f"A {type(model).__name__} does not end in a linear layer: use another checkpoint.")
-    return layers[-1]
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    for layer in reversed(linear):
+        if layer.out_features == model.config.num_labels:
+            return layer
+    raise InputError(f"A {type(model).__name__} does not end in a linear layer: use another checkpoint.")

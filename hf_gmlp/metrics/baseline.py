@@ -25,14 +25,6 @@ def color_histograms(pictures: Sequence[dict]) -> np.ndarray:
     return np.sqrt([np.bincount(colors @ (64, 8, 1), minlength=512) / len(colors) for colors in pixels])
 
 
-def make_baseline(kind: str) -> BaseEstimator:
-    """Return an untrained baseline for "text" or "picture"."""
-    classifier = LogisticRegression(C=10, max_iter=1000)
-    if kind == "picture":
-        return classifier
-    return make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), classifier)
-
-
 def baseline_predictions(
     kind: str, rows: Sequence, labels: np.ndarray, splits: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray | None:
@@ -43,11 +35,16 @@ def baseline_predictions(
         labels: [N], their class ids.
         splits: Pairs of indices of rows to train on and rows to score, as scikit-learn's splitters yield them.
     """
-    inputs = color_histograms(rows) if kind == "picture" else np.array([" ".join(row) for row in rows], dtype=object)
+    model: BaseEstimator = LogisticRegression(C=10, max_iter=1000)
+    if kind == "picture":
+        inputs = color_histograms(rows)
+    else:
+        inputs = np.array([" ".join(row) for row in rows], dtype=object)
+        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), model)
     predictions = np.empty_like(labels)
     try:
         for train, scored in splits:
-            predictions[scored] = make_baseline(kind).fit(inputs[train], labels[train]).predict(inputs[scored])
+            predictions[scored] = model.fit(inputs[train], labels[train]).predict(inputs[scored])
     except ValueError as error:
         # No word occurs, or there is a single class.
         logger.warning("The baseline, %s, cannot be computed: %s", BASELINES[kind], first_line(error))
