@@ -94,13 +94,19 @@ def classify_arguments(parser: ArgumentParser) -> None:
         "Train a classifier on a file of texts or a folder of pictures, in seconds on the embeddings of an encoder, "
         "and report how good it is. Repeat an interrupted command to continue. To use the result: hf-gmlp predict."
     )
-    parser.add_argument("model", nargs="?", help="folder or name of a checkpoint, such as gmlp-mini-sentences")
+    parser.usage = "hf-gmlp classify MODEL FILE_OR_FOLDER --output FOLDER [FLAGS]"
+    # A flag that is not passed has the default of `Classifier`.
+    parser.argument_default = argparse.SUPPRESS
+    parser.add_argument("model", metavar="MODEL", help="folder or name of a checkpoint, such as gmlp-mini-sentences")
     files = "csv, tsv, json, jsonl or parquet, also compressed, or a folder with a folder of pictures for each class"
-    parser.add_argument("data", nargs="?", metavar="FILE_OR_FOLDER", help=files)
-    parser.add_argument("--output", metavar="FOLDER", help="new folder for the model and the report")
+    parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="new folder for the model and the report")
     join = "text column, or several whose texts are joined in this order"
-    parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help=join)
-    parser.add_argument("--pair_column_names", nargs=2, metavar="NAME", help="two columns to compare, as in entailment")
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument("--text_column_names", nargs="+", metavar="NAME", help=join)
+    columns.add_argument(
+        "--pair_column_names", nargs=2, metavar="NAME", help="two columns to compare, as in entailment"
+    )
     parser.add_argument("--label_column_name", metavar="NAME", help="column of the labels")
     parser.add_argument("--drop_unlabeled", action="store_true", help="leave out rows without a label")
     parser.add_argument("--validation_data", metavar="FILE_OR_FOLDER", help="data for the scores, of the same form")
@@ -123,28 +129,12 @@ def classify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--push_to_hub", action="store_true", help="push the model to the Hub, without any rows")
     parser.add_argument("--hub_model_id", metavar="NAME", help="repository to push to (default: the output folder's)")
     for flag in ("--model_name_or_path", "--train_file", "--output_dir"):
-        parser.add_argument(flag, dest=f"old_{flag[2:]}", help=argparse.SUPPRESS)
-    parser.set_defaults(function=run_classify)
+        parser.add_argument(flag, type=earlier_form, help=argparse.SUPPRESS)
+    parser.set_defaults(function=tool("classify.command", "classify"), argv=sys.argv[1:])
 
 
-def run_classify(
-    old_model_name_or_path: str | None, old_train_file: str | None, old_output_dir: str | None, **options: Any
-) -> None:
-    from hf_gmlp.errors import InputError
-
-    model, data, output = (
-        options[name] or old or example
-        for name, old, example in (
-            ("model", old_model_name_or_path, "MODEL"),
-            ("data", old_train_file, "DATA"),
-            ("output", old_output_dir, "FOLDER"),
-        )
-    )
-    if not all(options[name] for name in ("model", "data", "output")):
-        raise InputError(f"Name the model, the data and the output: hf-gmlp classify {model} {data} --output {output}")
-    # A flag that was not passed has the default of `Classifier`.
-    options = {name: value for name, value in options.items() if value is not None}
-    tool("classify.command", "classify")(argv=sys.argv[1:], **options)
+def earlier_form(value: str) -> None:
+    raise argparse.ArgumentTypeError("the command is now hf-gmlp classify MODEL FILE_OR_FOLDER --output FOLDER")
 
 
 def boolean(text: str) -> bool:

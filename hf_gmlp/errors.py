@@ -65,17 +65,12 @@ def _message(error: BaseException) -> str | None:
     if any("No space left" in str(cause) or "unexpected pos" in str(cause) for cause in causes(error)):
         return "The disk is full: free some space, and repeat the command."
     if isinstance(error, ImportError) and error.name:
-        return _not_installed(error.name)
+        names = {error.name, error.name.partition(".")[0]}
+        packages = [package for package, modules in OPTIONAL.items() if names & {*modules}]
+        return f'{error.name} is not installed: pip install "{packages[0]}".' if packages else None
     if isinstance(error, ImportError | OSError):
         # A library says what to install, or what is wrong with a file or the network.
         return " ".join(str(error).split()) or None
-    return None
-
-
-def _not_installed(module: str) -> str | None:
-    for package, modules in OPTIONAL.items():
-        if module in modules or module.partition(".")[0] in modules:
-            return f'{module} is not installed: pip install "{package}".'
     return None
 
 

@@ -175,11 +175,8 @@ def text_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) ->
 def language_note(
     texts: Iterable[Sequence[str]], ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase
 ) -> list[str]:
-    """Return a line if the tokenizer was made for another language: many unknown tokens, or over 1.7 tokens a word.
-
-    Args:
-        texts: Texts, or pairs of texts.
-        ids: The token ids of each.
+    """Return a line if the tokenizer was made for another language than texts or pairs of texts with these token `ids`:
+    many of its tokens are unknown, or there are over 1.7 tokens a word.
     """
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     words = sum(len(part.split()) for parts in texts for part in parts)

@@ -2,12 +2,14 @@
 
 import copy
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas
 import torch
 import transformers
 from scipy.special import expit, softmax
@@ -15,16 +17,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..cards import TASKS, model_card, write_card
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, find_labels, label_ids, label_names, set_labels
 from ..errors import InputError
-from ..loading import choose_dtype, extend_context, open_config, open_model
+from ..loading import extend_context, open_config, open_model
 from ..metrics.scores import predicted
 from .inputs import Pictures, Texts, reads_pictures, run
-from .plan import FITTED, FROZEN, NEW, Facts, data_notes, group_numbers, make_plan
-from .training import Part, Training, apply_temperature
+from .plan import FROZEN, NEW, Facts, data_notes, make_plan
+from .training import Training, apply_temperature
 
 logger = logging.getLogger(__name__)
 
@@ -92,86 +94,72 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self
 
     def fit_in(
-        self,
-        folder: Path | None,
-        X: Sequence,
-        y: Sequence,
-        validation: tuple[Sequence, Sequence] | None = None,
-        settings: dict[str, object] | None = None,
+        self, folder: Path | None, X: Sequence, y: Sequence, validation: tuple[Sequence, Sequence] | None = None
     ) -> Training:
         """Train like `fit`, score the result on `validation` data instead of held-out rows, and return the rows.
 
         Args:
-            folder: Where to write checkpoints, from which a run with equal `settings` continues.
+            folder: Where to write checkpoints, from which a run with equal options continues.
             validation: Texts or pictures and their labels.
         """
-        inputs, config = self._open()
-        y, rows = _as_list(y), [inputs.check(X)]
-        if not rows[0] or len(rows[0]) != len(y):
-            raise InputError(f"There are {len(rows[0])} texts or pictures and {len(y)} labels: pass as many of both.")
-        self._set_labels(y)
-        labels = [np.array(label_ids(_names(y), self.labels_, "training"))]
-        if validation is not None:
-            rows.append(inputs.check(validation[0]))
-            labels.append(np.array(label_ids(_names(_as_list(validation[1])), self.labels_, "validation")))
-        set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
-        groups = np.split(group_numbers([key for part in rows for key in inputs.keys(part)]), [len(y)])
-        # A sentence encoder is saved without a head, and its embeddings in a classifier have length 1. Those of other
-        # text models are not trained.
-        is_encoder = "GMLPModel" in (config.architectures or ()) or getattr(config, "normalize_pooled", False)
-        has_embeddings = inputs.kind == "picture" or is_encoder
-        is_own = config.model_type in ("gmlp", "gmlp_vision")
-        # Copies of a row say nothing new.
-        different = labels[0][np.unique(groups[0], return_index=True)[1]]
-        problem_type = self.labels_.problem_type
-        facts = Facts(
-            inputs.kind, has_embeddings, is_own, problem_type, different, validation is not None, inputs.parts == 2
-        )
-        plan = make_plan(facts, self)
-        if is_own and plan.training != NEW:
-            config.normalize_pooled = True
-        parts = [Part(rows[i], inputs.encode(rows[i]), labels[i], groups[i]) for i in range(len(rows))]
-        notes = [*data_notes(self.labels_, labels[0], groups[0]), *inputs.notes(rows[0], parts[0].encoded)]
-        if shared := int(np.isin(groups[1], groups[0]).sum()):
-            notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")
-        for note in (*notes, plan.note):
-            logger.info(note)
-        scored = parts[1] if validation is not None else None
-        training = Training(self._new_model, inputs, parts[0], scored, self, folder, settings)
-        self.model_, self.evaluation_, self.plan_ = training.run(plan)
-        if self.evaluation_ is not None and self.calibrate:
-            apply_temperature(self.model_, self.evaluation_)
-        return training
-
-    def _open(self) -> tuple[Texts | Pictures, PreTrainedConfig]:
-        """Open the config, and the tokenizer or image processor."""
         options = {"trust_remote_code": self.trust_remote_code}
         self.config_ = config = open_config(self.model, **options)
         for name in {"hidden_dropout_prob", "attention_probs_dropout_prob"} & set(config.to_dict()):
             # Short training needs no dropout.
             setattr(config, name, 0.0)
         kind = Pictures if reads_pictures(config) else Texts
-        self.inputs_ = kind(str(self.model), config, self.max_seq_length, **options)
-        return self.inputs_, config
+        self.inputs_ = inputs = kind(str(self.model), config, self.max_seq_length, **options)
+        rows: list = inputs.check(X)
+        y = _as_list(y)
+        count = len(rows)
+        if not rows or count != len(y):
+            raise InputError(f"There are {count} texts or pictures and {len(y)} labels: pass as many of both.")
+        self._set_labels(y)
+        ids = label_ids(_names(y), self.labels_, "training")
+        if validation is not None:
+            rows += inputs.check(validation[0])
+            ids += label_ids(_names(_as_list(validation[1])), self.labels_, "validation")
+        set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
+        labels, groups = np.array(ids), pandas.factorize(pandas.Series(inputs.keys(rows)))[0]
+        # A sentence encoder is saved without a head, and its embeddings in a classifier have length 1. Those of other
+        # text models are not trained.
+        is_encoder = "GMLPModel" in (config.architectures or ()) or getattr(config, "normalize_pooled", False)
+        is_own = config.model_type in ("gmlp", "gmlp_vision")
+        # Copies of a row say nothing new.
+        different = labels[np.unique(groups[:count], return_index=True)[1]]
+        has_embeddings = inputs.kind == "picture" or is_encoder
+        problem_type = self.labels_.problem_type
+        facts = Facts(inputs.kind, has_embeddings, is_own, problem_type, different, validation is not None)
+        plan = make_plan(facts, self)
+        if is_own and plan.training != NEW:
+            config.normalize_pooled = True
+        encoded = inputs.encode(rows)
+        notes = data_notes(self.labels_, labels[:count], groups[:count])
+        notes += [*inputs.notes(rows[:count], encoded[:count]), str(plan)]
+        if shared := int(np.isin(groups[count:], groups[:count]).sum()):
+            notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")
+        if plan.training == FROZEN and inputs.parts == 2:
+            notes.append("Embeddings of pairs are near chance where the two texts must be compared: --fine_tune true.")
+        for note in notes:
+            logger.info(note)
+        training = Training(self, rows, encoded, labels, groups, count, folder)
+        self.model_, self.evaluation_, self.plan_ = training.run(plan)
+        if self.evaluation_ is not None and self.calibrate:
+            apply_temperature(self.model_, self.evaluation_)
+        return training
 
-    def _new_model(self) -> PreTrainedModel:
+    def new_model(self) -> PreTrainedModel:
         """Return the checkpoint with a classifier for the labels, which is new unless the checkpoint has one."""
         torch.manual_seed(self.random_state or 0)
         auto_class = getattr(transformers, f"AutoModel{self.inputs_.head}")
         options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": self.trust_remote_code}
         options |= {"config": copy.deepcopy(self.config_), "new_head": True, "new_size": self.config_.num_labels}
         model = open_model(auto_class, self.model, **options)
-        n = getattr(model.config, "max_position_embeddings", None)
-        if isinstance(self.inputs_, Texts) and n is not None and self.inputs_.length > n:
+        n = getattr(model.config, "max_position_embeddings", None) or math.inf
+        if isinstance(self.inputs_, Texts) and self.inputs_.length > n:
             extend_context(model, self.inputs_.processing_class, self.inputs_.length)
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         return model.to(device)
-
-    def as_computed(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model with weights in the type in which embeddings and predictions are computed."""
-        # Numbers keep their digits, of which bfloat16 has three.
-        dtype = torch.float32 if self.labels_.problem_type == REGRESSION else choose_dtype(self.dtype)
-        return model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
 
     def _set_labels(self, y: list) -> None:
         """Find out what the labels are, and keep the classes as they were passed: integers, say, instead of names."""
@@ -192,11 +180,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """Return the logits [N, outputs] of texts or pictures."""
         check_is_fitted(self, "model_")
         rows = self.inputs_.check(X)
-        if not rows:
-            return np.empty((0, self.model_.config.num_labels))
-        encoded = self.inputs_.encode(rows)
-        model = self.as_computed(self.model_)
-        return run(model, self.inputs_, encoded, self.batch_size, lambda outputs: outputs.logits)
+        return run(self.model_, self.inputs_, self.inputs_.encode(rows) if rows else [], self)
 
     def predict(self, X: Sequence) -> np.ndarray:
         """Return the class of each text or picture, its number, or the list of its classes, [N]; 0 and 1 for each
@@ -225,20 +209,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if self.labels_.names is None:
             return float(r2_score(y, values))
         classes = np.array(self.labels_.names, dtype=object)
-        if values.ndim == 1:
-            return float(np.mean([classes[value] == name for value, name in zip(values, _names(y), strict=True)]))
-        pairs = zip(values.astype(bool), _names(y), strict=True)
-        return float(np.mean([{*classes[row]} == {*names} for row, names in pairs]))
-
-    def hyperparameters(self) -> dict[str, object]:
-        """Return how the model was trained, for its card."""
-        plan = self.plan_
-        if plan.training == FROZEN:
-            method = "ridge" if self.labels_.names is None else "logistic"
-            return {"trained weights": f"only the classifier, by {method} regression on frozen embeddings"}
-        names = ("learning_rate", "num_train_epochs", "min_steps", "max_steps", "held_out")
-        start = "a classifier on frozen embeddings" if plan.training == FITTED else "a new classifier"
-        return {"start": start, **{name: getattr(plan, name) for name in names}, "seed": self.random_state}
+        rows = values.astype(bool) if values.ndim > 1 else values[:, None]
+        names = [name if isinstance(name, list) else [name] for name in _names(y)]
+        return float(np.mean([{*classes[row]} == {*name} for row, name in zip(rows, names, strict=True)]))
 
     def save(
         self, folder: str | Path, training: Mapping[str, Any] | None = None, repository: str | None = None
@@ -264,13 +237,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
 
 def _as_list(y: Any) -> list:
-    """Return labels as Python's own values: numpy's scalars, arrays, tuples and sets of several labels converted."""
+    """Return labels as a list, and arrays, tuples and sets of several labels as lists."""
     if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
     values = y.tolist() if hasattr(y, "tolist") else list(y)
     several = (list, tuple, set, np.ndarray)
-    values = [_as_list(value) if isinstance(value, several) else value for value in values]
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
+    return [_as_list(value) if isinstance(value, several) else value for value in values]
 
 
 def _are_vectors(y: list) -> bool:

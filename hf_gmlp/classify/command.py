@@ -4,9 +4,8 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import huggingface_hub
 import pandas
@@ -17,12 +16,12 @@ from ..data.labels import ONE_CLASS, check_columns, read_labels
 from ..data.sentences import KNOWN_PAIRS, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, hub_reason
 from ..loading import open_config
+from ..metrics.baseline import baseline_predictions
 from ..training.arguments import public_command
 from ..training.run_folder import FINISHED, OUTPUTS, SETTINGS, upload_command, write_json
 from .classifier import Classifier
+from .evaluation import NO_ESTIMATE
 from .inputs import reads_pictures
-from .report import NO_ESTIMATE, Report
-from .training import Training
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +29,13 @@ logger = logging.getLogger(__name__)
 SEPARATOR = " "
 
 
-@dataclass
-class Rows:
-    """The rows of a file or a folder.
+class Rows(NamedTuple):
+    """The rows of a file or a folder."""
 
-    Attributes:
-        inputs: Texts, pairs of texts or paths of pictures.
-        labels: The label of each row, as text or a list of texts.
-        table: What eval_predictions.csv shows of each row.
-        columns: Fields of the model's config, with which `hf-gmlp predict` finds the texts.
-    """
-
-    inputs: list
-    labels: list
-    table: pandas.DataFrame
-    columns: dict[str, Any]
+    inputs: list  # tuples of one or two texts, or paths of pictures
+    labels: list  # the label of each row, as text or a list of texts
+    table: pandas.DataFrame  # what eval_predictions.csv shows of each row
+    columns: dict[str, Any]  # fields of the model's config, with which `hf-gmlp predict` finds the texts
 
 
 def classify(
@@ -79,27 +70,32 @@ def classify(
     if is_folder and any(columns):
         raise InputError("Flags of columns and --encoding are for files of texts, but the data are a folder.")
     paths = [data, *filter(None, [validation_data])]
-    parts = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
-    train, scored = parts[0], parts[-1]
+    train, *scored = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
     classifier = Classifier(model, **options)
-    validation = (scored.inputs, scored.labels) if validation_data else None
-    settings = {name: value for name, value in classifier.get_params().items() if name != "dtype"}
-    write_json(folder / SETTINGS, settings | {"data": data, "output": output})
-    training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation, settings)
+    write_json(folder / SETTINGS, classifier.get_params() | {"data": data, "output": output})
+    validation = scored[0][:2] if scored else None
+    training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation)
     for name, value in train.columns.items():
         setattr(classifier.model_.config, name, value)
-    report = make_report(classifier, training, scored)
+    evaluation, metrics, text = classifier.evaluation_, {}, NO_ESTIMATE
+    if evaluation is not None:
+        if evaluation.config.problem_type == ONE_CLASS:
+            rows, kind = training.rows, evaluation.kind
+            baseline = baseline_predictions(kind, rows, training.labels, evaluation.splits)
+            evaluation.baseline = None if baseline is None else baseline[evaluation.rows]
+        metrics = evaluation.metrics()
+        table = pandas.concat([part.table for part in (train, *scored)], ignore_index=True)
+        text = evaluation.write(folder, table.iloc[evaluation.rows])
     facts = {
         "dataset": Path(data).name,
         "base_model": None if Path(model).exists() else model,
         "command": public_command("hf-gmlp", argv),
-        "metrics": {} if report is None else report.metrics,
-        "scores": NO_ESTIMATE if report is None else " ".join(report.sentences()),
-        "hyperparameters": classifier.hyperparameters(),
+        "metrics": metrics,
+        "scores": str(evaluation or ""),
+        "hyperparameters": {"seed": classifier.random_state} | classifier.plan_.hyperparameters(),
     }
     classifier.save(folder, facts)
-    text = NO_ESTIMATE if report is None else report.write(folder)
-    write_json(folder / FINISHED, {} if report is None else report.metrics)
+    write_json(folder / FINISHED, metrics)
     shutil.rmtree(folder / "_training", ignore_errors=True)
     if push_to_hub:
         push(classifier, folder, hub_model_id or folder.resolve().name, facts)
@@ -132,15 +128,12 @@ def read_texts(
     """Read the rows of a file. Several text columns are joined; two columns are a pair if they are asked for as one, or
     have the names of a pair in GLUE.
     """
-    if text_columns and pair_columns:
-        raise InputError("--text_column_names and --pair_column_names exclude each other: leave one out.")
     dataset = read_files([path], encoding=encoding)
     names = dataset.column_names
     label_column = label_column or find_label_column(names)
     columns = list(find_text_columns(names, label_column, text_columns or pair_columns))
     is_pair = bool(pair_columns) or (not text_columns and tuple(columns) in KNOWN_PAIRS)
-    if label_column not in names:
-        check_columns(dataset, path, [label_column])
+    check_columns(dataset, path, [], label_column)
     labels = read_labels(dataset, label_column)
     missing = [row for row, label in enumerate(labels) if label is None]
     if missing and not (drop_unlabeled and len(missing) < len(labels)):
@@ -161,8 +154,7 @@ def read_texts(
     table = pandas.DataFrame(parts, columns=["text", "text_pair"][: len(parts[0])])
     table.insert(0, "row", [row + 1 for row in kept])
     facts = {"text_columns": columns, "label_column": label_column, "text_separator": separator}
-    inputs = parts if is_pair else [texts[0] for texts in parts]
-    return Rows(inputs, [labels[row] for row in kept], table, facts)
+    return Rows(parts, [labels[row] for row in kept], table, facts)
 
 
 def read_pictures(path: str) -> Rows:
@@ -173,16 +165,6 @@ def read_pictures(path: str) -> Rows:
         logger.info("Only the split for training is used; name the folder of another with --validation_data.")
     files = split["image"][:]
     return Rows(files, split["label"][:], pandas.DataFrame({"file": files}), {})
-
-
-def make_report(classifier: Classifier, training: Training, rows: Rows) -> Report | None:
-    """Return the report, with the baseline for one class per row; None if no rows were scored."""
-    evaluation, config = classifier.evaluation_, classifier.model_.config
-    if evaluation is None:
-        return None
-    table = rows.table.iloc[evaluation.rows].reset_index(drop=True)
-    baseline = training.baseline(evaluation) if config.problem_type == ONE_CLASS else None
-    return Report(config, evaluation, table, training.inputs.kind, baseline)
 
 
 def push(classifier: Classifier, folder: Path, repository: str, facts: dict[str, Any]) -> None:

@@ -1,20 +1,25 @@
 """Texts and pictures as the inputs of a model: encoded once, for embeddings, fine-tuning and predictions alike."""
 
+import copy
 import hashlib
 import io
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..data.labels import REGRESSION
 from ..errors import InputError
-from ..loading import check_vocabulary, open_image_processor, open_tokenizer
+from ..loading import check_vocabulary, choose_dtype, open_image_processor, open_tokenizer
 from ..tokenizer import language_note, padding_for
 from ..training.build import sequence_length
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
 
 # Texts and pairs of a batch may have this many tokens at most, so that memory stays below a gigabyte.
 MAX_BATCH_TOKENS = 16_384
@@ -74,19 +79,10 @@ class Texts:
     def notes(self, rows: list, encoded: list[dict]) -> list[str]:
         """Return a line about truncated texts, and one about texts of another language than the tokenizer's."""
         ids = [row["input_ids"] for row in encoded]
-        long = sum(len(row) >= self.length for row in ids)
-        notes = [f"{long} of {len(ids)} rows have {self.length} tokens or more, of which the first are used."]
-        return [*notes[: bool(long)], *language_note(rows, ids, self.processing_class)]
-
-    def batches(self, rows: list[dict[str, list[int]]], size: int) -> Iterator[tuple[np.ndarray, dict]]:
-        """Yield the indices of rows of similar length, and their padded batch."""
-        order = np.argsort([-len(row["input_ids"]) for row in rows], kind="stable")
-        start = 0
-        while start < len(order):
-            longest = len(rows[order[start]]["input_ids"])
-            indices = order[start : start + max(1, min(size, MAX_BATCH_TOKENS // longest))]
-            yield indices, self.collate([rows[index] for index in indices])
-            start += len(indices)
+        notes = language_note(rows, ids, self.processing_class)
+        if long := sum(len(row) >= self.length for row in ids):
+            notes += [f"{long} of {len(ids)} rows have {self.length} tokens or more, of which the first are used."]
+        return notes
 
     def collate(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         options: dict[str, Any] = {"padding": self.padding, "max_length": self.length, "return_tensors": "pt"}
@@ -133,12 +129,6 @@ class Pictures:
     def notes(self, rows: list, encoded: list[dict]) -> list[str]:
         return []
 
-    def batches(self, rows: list[dict], size: int) -> Iterator[tuple[np.ndarray, dict]]:
-        """Yield indices, and the pixels [B, 3, height, width] of their pictures."""
-        for start in range(0, len(rows), size):
-            indices = np.arange(start, min(start + size, len(rows)))
-            yield indices, self.collate([rows[index] for index in indices])
-
     def collate(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         from ..processor import decode_image
 
@@ -147,34 +137,42 @@ class Pictures:
 
 @torch.inference_mode()
 def run(
-    model: PreTrainedModel, inputs: Texts | Pictures, encoded: list, size: int, output: Callable[[Any], torch.Tensor]
+    model: PreTrainedModel,
+    inputs: Texts | Pictures,
+    encoded: list[dict],
+    options: "Classifier",
+    *,
+    embeddings: bool = False,
 ) -> np.ndarray:
-    """Return an output of the model for all rows, [N, ...], in their order."""
-    model.eval()
-    results = [np.empty(0)] * len(encoded)
-    for indices, batch in inputs.batches(encoded, size):
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        if "pixel_values" in batch:
-            batch["pixel_values"] = batch["pixel_values"].to(model.dtype)
-        for index, result in zip(indices, output(model(**batch)).float().cpu().numpy()):
-            results[index] = result
+    """Return the logits of all rows [N, outputs] or their embeddings [N, D], the inputs of the model's `final_layer`,
+    in batches and in the type that the options name.
+    """
+    if not encoded:
+        return np.empty((0, model.config.num_labels))
+    # Numbers keep their digits, of which bfloat16 has three.
+    dtype = torch.float32 if model.config.problem_type == REGRESSION else choose_dtype(options.dtype)
+    model = (model if dtype == model.dtype else copy.deepcopy(model).to(dtype)).eval()
+    results, read = [np.empty(0)] * len(encoded), []
+    # Texts of similar length need little padding.
+    lengths = [len(row.get("input_ids", [0])) for row in encoded]
+    order, start = sorted(range(len(encoded)), key=lengths.__getitem__, reverse=True), 0
+    with final_layer(model).register_forward_pre_hook(lambda module, args: read.append(args[0])):
+        while start < len(order):
+            indices = order[start : start + max(1, min(options.batch_size, MAX_BATCH_TOKENS // lengths[order[start]]))]
+            batch = {k: v.to(model.device) for k, v in inputs.collate([encoded[index] for index in indices]).items()}
+            if "pixel_values" in batch:
+                batch["pixel_values"] = batch["pixel_values"].to(dtype)
+            logits, features = model(**batch).logits, read.pop()
+            for index, result in zip(indices, (features if embeddings else logits).float().cpu().numpy()):
+                results[index] = result
+            start += len(indices)
     return np.stack(results)
 
 
 def final_layer(model: PreTrainedModel) -> nn.Linear:
     """Return the last linear layer with as many outputs as the model has labels: its classifier."""
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    layers = [layer for layer in layers if layer.out_features == model.config.num_labels]
-    if not layers:
-        raise InputError(f"A {type(model).__name__} does not end in a linear layer: use another checkpoint.")
-    return layers[-1]
-
-
-def embed(model: PreTrainedModel, inputs: Texts | Pictures, encoded: list, size: int) -> np.ndarray:
-    """Return the inputs [N, D] of the model's `final_layer`."""
-    read: list[torch.Tensor] = []
-    hook = final_layer(model).register_forward_pre_hook(lambda module, args: read.append(args[0]))
-    try:
-        return run(model, inputs, encoded, size, lambda outputs: read.pop())
-    finally:
-        hook.remove()
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    for layer in reversed(linear):
+        if layer.out_features == model.config.num_labels:
+            return layer
+    raise InputError(f"A {type(model).__name__} does not end in a linear layer: use another checkpoint.")

@@ -1,22 +1,27 @@
 """The training that a plan asks for: frozen or fine-tuned, compared, cross-validated and calibrated."""
 
 import logging
+import math
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from datasets import Dataset, Image
+from transformers import EarlyStoppingCallback, PreTrainedModel
 
-from ..data.labels import ONE_CLASS
-from ..metrics.baseline import baseline_predictions
+from ..data.labels import ONE_CLASS, REGRESSION
+from ..loading import choose_dtype
 from ..metrics.calibration import CROSS_VALIDATED, calibrate, compare
-from ..metrics.scores import predicted
+from ..metrics.scores import predicted, rows_right
+from ..tasks.classification import balanced_weights, weighted_loss
+from ..training.arguments import RunArguments
+from ..training.run_folder import resume_point
 from . import frozen
-from .inputs import Pictures, Texts, embed, final_layer, run
+from .evaluation import Evaluation
+from .inputs import final_layer, run
 from .plan import FITTED, FROZEN, NEW, Plan, fold_numbers, held_out_rows
 
 if TYPE_CHECKING:
@@ -24,192 +29,211 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-class Part(NamedTuple):
-    """Rows as `inputs` checks them and as it encodes them, their labels as in `Facts`, and a number [N] for each row,
-    the same for equal rows.
-    """
-
-    rows: list
-    encoded: list[dict]
-    labels: np.ndarray
-    groups: np.ndarray
-
-    def select(self, indices: np.ndarray) -> "Part":
-        rows, encoded = ([values[index] for index in indices] for values in (self.rows, self.encoded))
-        return Part(rows, encoded, self.labels[indices], self.groups[indices])
-
-
-@dataclass
-class Evaluation:
-    """Predictions for rows that the classifier was not trained on.
-
-    Attributes:
-        rows: [M], the indices of these rows, in the training data or, if there are any, the validation data.
-        logits: [M, outputs].
-        labels: [M], class ids or numbers, or [M, classes] with 1 for each class of a row.
-        how: How they were predicted, such as "Cross-validated".
-        inflation: The factor of the variance of a score, relative to that of as many independent rows.
-        folds: [M], the fold of each row, in a cross-validation.
-        calibration: What was done to the probabilities, in a sentence.
-    """
-
-    rows: np.ndarray
-    logits: np.ndarray
-    labels: np.ndarray
-    how: str
-    inflation: float
-    folds: np.ndarray | None = None
-    calibration: str = ""
+# More tokens are computed in several parts of a step, in less memory.
+MAX_TOKENS = 8192
+# Arguments of fine-tuning. Batches of texts of similar length halve the time. W needs a higher rate in short runs.
+TEXT_ARGUMENTS = {"warmup_steps": 0.1, "weight_decay": 0.01, "train_sampling_strategy": "group_by_length"}
+TEXT_ARGUMENTS |= {"spatial_lr_multiplier": 5.0}
+# The values of recipes/finetune-images.yaml.
+PICTURE_ARGUMENTS = {"lr_scheduler_type": "cosine", "warmup_steps": 0.05, "weight_decay": 0.05}
+SMOOTHING = 0.1
+# The indices of rows that are trained on and of rows that are scored.
+Split = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass
 class Training:
-    """One training: what a plan is carried out on.
+    """What a plan is carried out on."""
 
-    Attributes:
-        make_model: Returns the checkpoint with a new classifier.
-        validation: Data for scores, instead of held-out rows.
-        folder: Where to write checkpoints, and the settings with which a run there can be resumed.
-    """
-
-    make_model: Callable[[], PreTrainedModel]
-    inputs: Texts | Pictures
-    data: Part
-    validation: Part | None
-    options: "Classifier"
+    # The untrained classifier: its options, inputs, config and `new_model`.
+    classifier: "Classifier"
+    # All rows as the inputs check them and as they encode them, validation data last.
+    rows: list
+    encoded: list[dict]
+    # [N], as in `Facts`; and a number for each row [N], the same for equal rows.
+    labels: np.ndarray
+    groups: np.ndarray
+    # The number of training rows.
+    count: int
+    # Where to write checkpoints, from which a run with equal options continues.
     folder: Path | None = None
-    settings: dict[str, object] | None = None
 
-    @property
-    def seed(self) -> int:
-        return self.options.random_state or 0
+    def __post_init__(self) -> None:
+        self.seed = self.classifier.random_state or 0
+        self.config, self.inputs = self.classifier.config_, self.classifier.inputs_
 
     def run(self, plan: Plan) -> tuple[PreTrainedModel, Evaluation | None, Plan]:
         """Return the trained model, what it predicts for rows that it was not trained on, and what was carried out."""
-        return self.frozen(plan) if plan.training == FROZEN else self.fine_tuned(plan)
-
-    def embed(self, model: PreTrainedModel, encoded: list[dict]) -> np.ndarray:
-        """Return embeddings [N, D], computed in the type that the options name."""
-        return embed(self.options.as_computed(model), self.inputs, encoded, self.options.batch_size)
-
-    def fit(self, model: PreTrainedModel, inputs: np.ndarray, labels: np.ndarray) -> frozen.Linear:
-        """Fit a linear classifier to embeddings [N, D]."""
-        config, balanced = model.config, self.options.class_weights is not None
-        return frozen.fit(inputs, labels, config.problem_type, config.num_labels, balanced)
-
-    def frozen(self, plan: Plan) -> tuple[PreTrainedModel, Evaluation | None, Plan]:
-        """Fit the final layer to the embeddings of all rows, and score it by cross-validation or validation data."""
-        model, labels = self.make_model(), self.data.labels
-        inputs = self.embed(model, self.data.encoded)
-        self.fit(model, inputs, labels).write(final_layer(model))
-        if not plan.folds:
-            return model, self.validate(model), plan
-        folds = fold_numbers(labels, self.data.groups, plan.folds, self.seed)
-        logits = np.empty((len(labels), model.config.num_labels))
-        for fold in range(plan.folds):
-            rest = folds != fold
-            logits[~rest] = self.fit(model, inputs[rest], labels[rest])(inputs[~rest])
-        return model, self.evaluation(logits, self.data, "Cross-validated", folds=folds), plan
-
-    def fine_tuned(self, plan: Plan) -> tuple[PreTrainedModel, Evaluation | None, Plan]:
-        """Train all weights, and score them by cross-validation, validation data or held-out rows."""
-        held_out = np.zeros(len(self.data.labels), dtype=bool)
+        train, validation = np.split(np.arange(len(self.labels)), [self.count])
+        held_out = np.zeros(self.count, dtype=bool)
         if plan.held_out:
-            held_out = held_out_rows(self.data.labels, self.data.groups, plan.held_out, self.seed)
-        rows, train = np.flatnonzero(held_out), np.flatnonzero(~held_out)
-        part = self.data.select(rows) if len(rows) else None
-        model = self.make_model()
-        steps = self.fine_tune(model, train, part, plan, self.folder, self.settings)
-        if plan.otherwise and not (part and self.is_better(model, train, part)):
-            return self.frozen(plan.otherwise)
+            held_out = held_out_rows(self.labels[train], self.groups[train], plan.held_out, self.seed)
+        part = train[~held_out], train[held_out]
+        model = self.classifier.new_model()
+        if plan.training != FROZEN:
+            steps = self.fine_tune(model, part, plan, resumes=self.folder is not None)
+        if plan.otherwise is not None and not self.is_better(model, part):
+            plan, model = plan.otherwise, self.classifier.new_model()
+        splits = [(train, validation) if len(validation) or not plan.held_out else part]
         if plan.folds:
-            # The same number of steps, without a held-out part.
-            return model, self.cross_validate(replace(plan, max_steps=steps, held_out=0.0)), plan
-        if self.validation is not None or part is None:
-            return model, self.validate(model), plan
-        how = "On held-out rows" + (", which also chose the best of ten evaluations" if plan.training == NEW else "")
-        return model, self.evaluation(self.logits(model, part.encoded), part, how, rows), plan
+            numbers = fold_numbers(self.labels[train], self.groups[train], plan.folds, self.seed)
+            splits = [(train[numbers != fold], train[numbers == fold]) for fold in range(plan.folds)]
+        if plan.training == FROZEN:
+            # The last fit is kept.
+            return model, self.fit(model, [*splits, (train, train[:0])] if plan.folds else splits), plan
+        logits = np.empty((len(self.labels), self.config.num_labels))
+        for number, (train, scored) in enumerate(splits, start=1):
+            scored_model = model
+            if plan.folds:
+                logger.info("Cross-validation: fold %d of %d, %d steps", number, plan.folds, steps)
+                scored_model = self.classifier.new_model()
+                # The same number of steps, without a held-out part.
+                self.fine_tune(scored_model, (train, train[:0]), replace(plan, max_steps=steps))
+            logits[scored] = self.compute(scored_model, scored)
+        best = ", which also chose the best of ten evaluations" if plan.training == NEW else ""
+        return model, self.evaluation(logits, splits, best), plan
 
-    def is_better(self, model: PreTrainedModel, train: np.ndarray, held_out: Part) -> bool:
+    def fit(self, model: PreTrainedModel, splits: list[Split]) -> Evaluation | None:
+        """Evaluate linear classifiers on the embeddings of a model, and write the last one into its final layer."""
+        problem_type, outputs = self.config.problem_type, self.config.num_labels
+        embeddings = self.compute(model, np.arange(len(self.labels)), embeddings=True)
+        logits = np.empty((len(self.labels), outputs))
+        for train, scored in splits:
+            labels, class_weight = self.labels[train], self.classifier.class_weights
+            weight, bias = frozen.fit(embeddings[train], labels, problem_type, outputs, class_weight)
+            logits[scored] = embeddings[scored] @ weight.T + bias
+        final_layer(model).load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+        return self.evaluation(logits, splits)
+
+    def is_better(self, model: PreTrainedModel, part: Split) -> bool:
         """Return whether a fine-tuned model is better on held-out rows than frozen embeddings, by more than chance."""
-        start = self.make_model()
-        linear = self.fit(start, self.embed(start, self.data.select(train).encoded), self.data.labels[train])
-        right = []
-        for logits in (self.logits(model, held_out.encoded), linear(self.embed(start, held_out.encoded))):
-            values = predicted(logits, start.config.problem_type)
-            right.append((values == held_out.labels).reshape(len(values), -1).all(axis=1))
-        comparison, scores = compare(*right), [f"{rows.mean():.3f}" for rows in right]
-        text = "On %d held-out rows, the model has %s fine-tuned, and %s frozen, as a baseline: %s."
-        logger.info(text, len(held_out.labels), *scores, comparison)
+        held_out = part[1]
+        baseline = self.fit(self.classifier.new_model(), [part])
+        assert baseline is not None
+        values = predicted(self.compute(model, held_out), self.config.problem_type)
+        right = rows_right(values, self.labels[held_out])
+        comparison = compare(right, baseline.right)
+        text = "On %d held-out rows, the model has %.3f fine-tuned, and %.3f frozen, as a baseline: %s."
+        logger.info(text, len(held_out), right.mean(), baseline.right.mean(), comparison)
         return comparison.low > 0
 
-    def logits(self, model: PreTrainedModel, encoded: list[dict]) -> np.ndarray:
-        """Return the logits [N, outputs] of rows."""
-        model = self.options.as_computed(model)
-        return run(model, self.inputs, encoded, self.options.batch_size, lambda outputs: outputs.logits)
+    def compute(self, model: PreTrainedModel, rows: np.ndarray, *, embeddings: bool = False) -> np.ndarray:
+        """Return the logits [N, outputs] or embeddings [N, D] of rows."""
+        encoded = [self.encoded[row] for row in rows]
+        return run(model, self.inputs, encoded, self.classifier, embeddings=embeddings)
 
-    def evaluation(
-        self, logits: np.ndarray, part: Part, how: str, rows: np.ndarray | None = None, folds: np.ndarray | None = None
-    ) -> Evaluation:
-        """Return the evaluation of a part of the rows, by default all of the training or validation data."""
-        rows = np.arange(len(part.labels)) if rows is None else rows
-        inflation = copies_per_row(part.groups) * (1.0 if folds is None else CROSS_VALIDATED)
-        return Evaluation(rows, logits, part.labels, how, inflation, folds)
-
-    def validate(self, model: PreTrainedModel) -> Evaluation | None:
-        """Score a model on the validation data, if there are any."""
-        if self.validation is None:
+    def evaluation(self, logits: np.ndarray, splits: list[Split], best: str = "") -> Evaluation | None:
+        """Return the evaluation of the scored rows of the splits, from the logits of all rows; None without rows."""
+        splits = [split for split in splits if len(split[1])]
+        if not splits:
             return None
-        return self.evaluation(self.logits(model, self.validation.encoded), self.validation, "On the validation data")
+        rows = np.sort(np.concatenate([scored for _, scored in splits]))
+        copies = np.unique(self.groups[rows], return_counts=True)[1]
+        # The mean number of copies of a row, itself included.
+        inflation = float((copies**2).sum() / copies.sum())
+        how = "On the validation data" if rows[0] >= self.count else f"On held-out rows{best}"
+        if len(splits) > 1:
+            how, inflation = "Cross-validated", inflation * CROSS_VALIDATED
+        return Evaluation(self.config, self.inputs.kind, rows, logits[rows], self.labels[rows], how, inflation, splits)
 
-    def cross_validate(self, plan: Plan) -> Evaluation:
-        """Score all rows by models that are fine-tuned on the rows of the other folds."""
-        folds = fold_numbers(self.data.labels, self.data.groups, plan.folds, self.seed)
-        logits: list = [None] * len(folds)
-        for fold in range(plan.folds):
-            logger.info("Cross-validation: fold %d of %d, %d steps", fold + 1, plan.folds, plan.max_steps)
-            model, rows = self.make_model(), np.flatnonzero(folds == fold)
-            self.fine_tune(model, np.flatnonzero(folds != fold), None, plan)
-            for row, result in zip(rows, self.logits(model, self.data.select(rows).encoded)):
-                logits[row] = result
-        return self.evaluation(np.stack(logits), self.data, "Cross-validated", folds=folds)
+    def fine_tune(self, model: PreTrainedModel, split: Split, plan: Plan, *, resumes: bool = False) -> int:
+        """Train all weights of a model, in place, and return the number of steps until the model that is kept.
 
-    def fine_tune(
-        self,
-        model: PreTrainedModel,
-        rows: np.ndarray,
-        held_out: Part | None,
-        plan: Plan,
-        folder: Path | None = None,
-        settings: dict[str, object] | None = None,
-    ) -> int:
-        """Train all weights on some rows, and return the number of steps of the model that was kept."""
-        from .fine_tuning import fine_tune
+        Args:
+            split: Rows to train on, and rows to choose the best of ten evaluations of a `NEW` classifier, if any.
+            resumes: Whether to continue from a checkpoint in the folder.
+        """
+        # This import takes a second.
+        from ..training.trainer import GMLPTrainer
 
-        part = self.data.select(rows)
-        if plan.training == FITTED:
-            self.fit(model, self.embed(model, part.encoded), part.labels).write(final_layer(model))
+        (rows, held_out), config, is_text = split, self.config, self.inputs.kind == "text"
+        evaluate = plan.training == NEW and len(held_out) > 0
         with tempfile.TemporaryDirectory() as temporary:
-            return fine_tune(
-                model, self.inputs, part, held_out, plan, self.options, folder or Path(temporary), settings
+            args = self.arguments(plan, rows, str(self.folder) if resumes else temporary, evaluate)
+            # The result on another processor may be computed in another type.
+            options = {name: value for name, value in self.classifier.get_params().items() if name != "dtype"}
+            checkpoint = resume_point(args, options) if resumes else None
+            if plan.training == FITTED:
+                self.fit(model, [(rows, rows[:0])])
+            if plan.training == FITTED and is_text:
+                # Their small updates would lose what the encoder learned about rare words.
+                model.get_input_embeddings().requires_grad_(False)
+            loss, weights = None, None
+            if self.classifier.class_weights is not None:
+                weights = balanced_weights(self.labels[rows].tolist(), config)
+            if config.problem_type == ONE_CLASS:
+                loss = weighted_loss(args.label_smoothing_factor, weights)
+            # The loss of a regression depends on the unit of its numbers. Other losses creep towards zero.
+            stop = EarlyStoppingCallback(3, 0.0 if config.problem_type == REGRESSION else 0.001)
+            args.restore_callback_states_from_checkpoint = evaluate
+            collate = self.inputs.collate
+            if not is_text:
+                from ..tasks.image_classification import ImageCollator, image_size, training_transform
+
+                processor = self.inputs.processing_class
+                size = image_size(config, processor)
+                transform = training_transform(size, processor.image_mean, auto_augment="imagenet")
+                collate = ImageCollator(processor, transform, seed=args.seed)
+                normalize = collate.before_forward
+                hook = model.register_forward_pre_hook(normalize, with_kwargs=True)
+            trainer = GMLPTrainer(
+                model=model,
+                args=args,
+                train_dataset=self.dataset(rows),
+                eval_dataset=self.dataset(held_out) if evaluate else None,
+                processing_class=self.inputs.processing_class,
+                data_collator=collate,
+                compute_loss_func=loss,
+                callbacks=[stop] if evaluate else [],
+                card={},
             )
+            trainer.train_and_evaluate(checkpoint)
+        model.requires_grad_(True)
+        if not is_text:
+            hook.remove()
+        return trainer.state.best_global_step or trainer.state.global_step
 
-    def baseline(self, evaluation: Evaluation) -> np.ndarray | None:
-        """Return the class ids [M] that the baseline predicts for the rows of the evaluation; None if it cannot."""
-        kind, data, scored = self.inputs.kind, self.data, self.validation
-        if evaluation.folds is not None:
-            return baseline_predictions(kind, data.rows, data.labels, None, evaluation.folds)
-        if scored is None:
-            scored = data.select(evaluation.rows)
-            data = data.select(np.setdiff1d(np.arange(len(data.labels)), evaluation.rows))
-        return baseline_predictions(kind, data.rows, data.labels, scored.rows, None)
+    def arguments(self, plan: Plan, rows: np.ndarray, folder: str, evaluate: bool) -> RunArguments:
+        """Return Trainer's arguments. With `evaluate`, the best of ten evaluations is kept, else the last model."""
+        batch = min(self.classifier.batch_size, len(rows))
+        part, epochs = batch, math.ceil(plan.min_steps / math.ceil(len(rows) / batch))
+        settings: dict[str, Any] = PICTURE_ARGUMENTS
+        if self.inputs.kind == "text":
+            longest = max(len(self.encoded[row]["input_ids"]) for row in rows)
+            settings, part = TEXT_ARGUMENTS, min(batch, max(1, MAX_TOKENS // longest))
+        elif self.config.problem_type == ONE_CLASS:
+            settings = settings | {"label_smoothing_factor": SMOOTHING}
+        if evaluate:
+            settings = settings | {"eval_strategy": "steps", "eval_steps": 0.1, "load_best_model_at_end": True}
+        return RunArguments(
+            output_dir=folder,
+            do_train=True,
+            num_train_epochs=max(plan.num_train_epochs, epochs),
+            max_steps=plan.max_steps,
+            learning_rate=plan.learning_rate,
+            global_batch_size=batch,
+            per_device_train_batch_size=part,
+            per_device_eval_batch_size=batch,
+            adam_epsilon=1e-6,
+            logging_steps=0.1,
+            save_steps=0.1,
+            save_total_limit=1,
+            report_to="none",
+            bf16=choose_dtype(self.classifier.dtype) is torch.bfloat16,
+            use_cpu=not torch.accelerator.is_available(),
+            seed=self.seed,
+            remove_unused_columns=False,
+            **settings,
+        )
 
-
-def copies_per_row(groups: np.ndarray) -> float:
-    """Return the mean number of copies of a row, itself included: the factor of the variance of a score."""
-    counts = np.unique(groups, return_counts=True)[1]
-    return float((counts**2).sum() / counts.sum())
+    def dataset(self, rows: np.ndarray) -> Dataset:
+        """Return encoded rows with their "labels"; pictures as "image", with an "index"."""
+        encoded, labels = [self.encoded[row] for row in rows], self.labels[rows].tolist()
+        if self.inputs.kind == "text":
+            return Dataset.from_list(encoded).add_column("labels", labels)
+        pictures = Dataset.from_dict({"image": encoded, "labels": labels, "index": list(range(len(labels)))})
+        # Without this type, a column of paths alone cannot be hashed.
+        return pictures.cast_column("image", Image(decode=False))
 
 
 def apply_temperature(model: PreTrainedModel, evaluation: Evaluation) -> None:

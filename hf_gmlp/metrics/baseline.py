@@ -1,7 +1,7 @@
 """The baselines that a classifier is compared with: logistic regression on tf-idf of words, or on color histograms."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -25,41 +25,28 @@ def color_histograms(pictures: Sequence[dict]) -> np.ndarray:
     return np.sqrt([np.bincount(colors @ (64, 8, 1), minlength=512) / len(colors) for colors in pixels])
 
 
-def baseline_inputs(kind: str, rows: Sequence) -> np.ndarray:
-    """Return what the baseline reads [N, ...]: the texts of each row, joined, or its colors."""
-    return color_histograms(rows) if kind == "picture" else np.array([" ".join(row) for row in rows], dtype=object)
-
-
-def make_baseline(kind: str) -> BaseEstimator:
-    """Return an untrained baseline for the `baseline_inputs` of "text" or "picture"."""
-    classifier = LogisticRegression(C=10, max_iter=1000)
-    if kind == "picture":
-        return classifier
-    return make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), classifier)
-
-
 def baseline_predictions(
-    kind: str, rows: Sequence, labels: np.ndarray, scored: Sequence | None, folds: np.ndarray | None
+    kind: str, rows: Sequence, labels: np.ndarray, splits: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray | None:
-    """Train the baseline, and return the class ids [M] that it predicts; None if it cannot be trained.
+    """Return the class ids [N] that the baseline predicts for the scored rows; None if it cannot be trained.
 
     Args:
-        rows: The training rows: tuples of texts, or undecoded images.
+        rows: Tuples of texts, or undecoded images.
         labels: [N], their class ids.
-        scored: The rows to predict; None if each training row is predicted by a baseline of the other folds.
-        folds: [N], the fold of each training row, if `scored` is None.
+        splits: Pairs of indices of rows to train on and rows to score, as scikit-learn's splitters yield them.
     """
-    inputs = baseline_inputs(kind, rows)
+    model: BaseEstimator = LogisticRegression(C=10, max_iter=1000)
+    if kind == "picture":
+        inputs = color_histograms(rows)
+    else:
+        inputs = np.array([" ".join(row) for row in rows], dtype=object)
+        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), model)
+    predictions = np.empty_like(labels)
     try:
-        if scored is not None:
-            return make_baseline(kind).fit(inputs, labels).predict(baseline_inputs(kind, scored))
-        assert folds is not None
-        predictions = np.empty_like(labels)
-        for left_out in (folds == fold for fold in np.unique(folds)):
-            model = make_baseline(kind).fit(inputs[~left_out], labels[~left_out])
-            predictions[left_out] = model.predict(inputs[left_out])
-        return predictions
+        for train, scored in splits:
+            predictions[scored] = model.fit(inputs[train], labels[train]).predict(inputs[scored])
     except ValueError as error:
         # No word occurs, or there is a single class.
         logger.warning("The baseline, %s, cannot be computed: %s", BASELINES[kind], first_line(error))
         return None
+    return predictions

@@ -17,14 +17,11 @@ CROSS_VALIDATED = 2.25
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the number to divide logits by so that their probabilities are calibrated (Guo et al., 2017).
+    """Return the number to divide logits [N, classes] by so that their probabilities are calibrated (Guo et al., 2017),
+    from rows that the model was not trained on, and their class ids [N].
 
     It minimizes the cross-entropy. As in Platt scaling, the targets are (N + 1) / (N + 2) instead of 1, so that rows
     which are all classified correctly do not make the probabilities certain.
-
-    Args:
-        logits: [N, classes], of rows that the model was not trained on.
-        labels: [N], class ids.
     """
     rows, classes = logits.shape
     targets = np.full(logits.shape, 1 / (rows + 2) / (classes - 1))
@@ -37,12 +34,8 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def calibration_error(logits: np.ndarray, labels: np.ndarray, bins: int = 10) -> float:
-    """Return the expected calibration error: the mean difference, weighted by rows, of the largest probability and
-    the accuracy in `bins` equal intervals of that probability.
-
-    Args:
-        logits: [N, classes].
-        labels: [N], class ids.
+    """Return the expected calibration error of logits [N, classes] and class ids [N]: the mean difference, weighted by
+    rows, of the largest probability and the accuracy in `bins` equal intervals of that probability.
     """
     probabilities = softmax(logits, axis=1)
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
@@ -51,13 +44,8 @@ def calibration_error(logits: np.ndarray, labels: np.ndarray, bins: int = 10) ->
 
 
 def calibrate(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
-    """Fit a temperature on all rows, and return it with the expected calibration errors before and after scaling.
-
-    Each half of the rows is scaled by the temperature of the other half for the error after scaling.
-
-    Args:
-        logits: [N, classes], of rows that the model was not trained on.
-        labels: [N], class ids.
+    """Fit a temperature on all rows, as `fit_temperature` does, and return it with the expected calibration errors
+    before and after scaling. For the latter, each half of the rows is scaled by the temperature of the other half.
     """
     halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
     scaled = np.empty(logits.shape)
@@ -99,12 +87,8 @@ class Comparison(NamedTuple):
     low: float
     high: float
 
-    @property
-    def is_certain(self) -> bool:
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
-        if not self.is_certain:
+        if self.low <= 0 <= self.high:
             return f"the difference ({self.low:+.1f} to {self.high:+.1f} points, 95 % interval) may be chance"
         low, high = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
         better = "model" if self.difference > 0 else "baseline"

@@ -1,15 +1,29 @@
 """Scores of classifiers and regressors, computed in this one place for training, reports and `hf-gmlp predict`."""
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers import PreTrainedConfig
 
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
-from . import load_metric
+
+if TYPE_CHECKING:
+    import evaluate
 
 # The metrics of data outside GLUE, by problem type; the first one is the main one.
 DEFAULT_METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
+
+
+@cache
+def load_metric(name: str) -> "evaluate.EvaluationModule":
+    """Return a metric of classification.py, such as "accuracy"."""
+    import evaluate
+
+    # Without `keep_in_memory`, every call writes a file, under a lock that all runs on the machine share.
+    return evaluate.load(str(Path(__file__).parent / "classification"), name, keep_in_memory=True)
 
 
 def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
@@ -17,6 +31,11 @@ def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
     if problem_type == CLASSES:
         return (logits > 0).astype(int)
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
+
+
+def rows_right(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether a class, or all classes of a row, are predicted correctly [N], from the results of `predicted`."""
+    return (values == labels).reshape(len(labels), -1).all(axis=1)
 
 
 def names_of(values: np.ndarray, config: PreTrainedConfig) -> list[str]:
@@ -47,7 +66,7 @@ def scores(
     several, results = config.problem_type == CLASSES, {}
     for name in names or DEFAULT_METRICS[config.problem_type]:
         if several and name == "accuracy":
-            results[name] = float((values == labels).all(axis=1).mean())
+            results[name] = float(rows_right(values, labels).mean())
             continue
         average = "binary" if several or config.num_labels == 2 else "macro"
         options = {"average": average} if name == "f1" else {}

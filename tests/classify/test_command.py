@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, pipeline
 
 from hf_gmlp import Classifier, cards
-from hf_gmlp.classify.report import NO_ESTIMATE
+from hf_gmlp.classify.evaluation import NO_ESTIMATE
 from hf_gmlp.training.trainer import GMLPTrainer
 from hf_gmlp_cli import main
 
@@ -92,6 +92,8 @@ def test_a_folder_of_pictures(run, vision, tmp_path):
     table = table_of()
     assert table["file"].tolist() == files and table["label"].tolist() == [Path(file).parent.name for file in files]
     assert "preprocessor_config.json" in os.listdir("out")
+    run("photos", "--fine_tune", "true", "--max_steps", 2, model=vision, output="tuned")
+    assert 0 < results_of("tuned")["eval_samples"] < 15
     assert "inside of photos" in run("photos", model=vision, output="photos/out")
     assert "Flags of columns" in run("photos", "--text_column_names", "text", model=vision, output="new")
     # The model must be one of pictures.
@@ -163,7 +165,7 @@ def test_columns_are_joined_unless_a_pair_is_asked_for(run, tmp_path):
     assert (joined.text_separator, pair.text_separator) == (" ", None) and joined.label_column == "label"
     assert table_of("joined")["text"].tolist() == [f"{a} {b}" for a, b in zip(TEXTS, TEXTS[::-1])]
     assert table_of("pair")[["text", "text_pair"]].values.tolist() == [[a, b] for a, b in zip(TEXTS, TEXTS[::-1])]
-    assert "exclude each other" in run("two.csv", "--text_column_names", "body", "--pair_column_names", *columns)
+    assert "not allowed with" in run("two.csv", "--text_column_names", "body", "--pair_column_names", *columns)
     # Columns of a known pair are one.
     write_rows(tmp_path / "known.csv", [{"question1": r["subject"], "question2": r["body"]} | r for r in rows])
     run("known.csv", output="known")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from hf_gmlp import Classifier
 from hf_gmlp.classify.plan import (
@@ -12,7 +11,6 @@ from hf_gmlp.classify.plan import (
     Facts,
     data_notes,
     fold_numbers,
-    group_numbers,
     held_out_rows,
     make_plan,
 )
@@ -71,7 +69,7 @@ BERT = {"has_embeddings": False, "is_own": False}
 )
 def test_the_plan_follows_from_facts_and_options(facts, options, expected):
     plan = plan_of(options, **facts)
-    assert {name: getattr(plan, name) for name in expected} == expected and plan.note
+    assert {name: getattr(plan, name) for name in expected} == expected and str(plan)
 
 
 def test_many_rows_are_a_reason_to_compare():
@@ -101,7 +99,7 @@ def test_many_rows_are_a_reason_to_compare():
         ({"problem_type": CLASSES}, {"class_weights": "balanced", "fine_tune": True}, "--class_weights"),
         ({}, {"cross_validation": 1}, "--cross_validation must be 0, or from 2"),
         ({}, {"cross_validation": 41}, "--cross_validation must be 0, or from 2"),
-        ({"rows": 6}, {"cross_validation": 3}, "--cross_validation needs 4 rows"),
+        ({"rows": 6}, {"cross_validation": 3}, "--cross_validation must be 0, .* 4 rows in the typical class"),
         ({"validation": True}, {"cross_validation": 3}, "exclude each other"),
     ],
 )
@@ -110,15 +108,9 @@ def test_options_without_effect_are_refused(facts, options, message):
         plan_of(options, **facts)
 
 
-def test_options_are_not_changed():
-    options = Classifier("model", fine_tune=True)
-    make_plan(facts_of(), options)
-    assert options.get_params() == clone(options).get_params()
-
-
 def test_folds_keep_equal_rows_together_and_spread_the_classes():
     rng = np.random.default_rng(0)
-    groups = group_numbers(rng.integers(0, 50, 120).tolist())
+    groups = np.unique(rng.integers(0, 50, 120), return_inverse=True)[1]
     labels = groups % 3
     folds = fold_numbers(labels, groups, 5)
     assert all(len({*folds[groups == group]}) == 1 for group in groups)

@@ -10,6 +10,8 @@ from hf_gmlp.metrics.baseline import baseline_predictions, color_histograms
 
 from ..samples import opinions, write_photos
 
+ALL = np.arange(8)
+
 
 def sample(count, seed):
     """Return rows of one text, and labels."""
@@ -18,26 +20,28 @@ def sample(count, seed):
 
 
 def test_texts_are_predicted_as_scikit_learn_does_with_words_and_pairs_of_words():
-    (rows, labels), (scored, _) = sample(24, 0), sample(30, 1)
+    (rows, labels), (scored, new_labels) = sample(24, 0), sample(30, 1)
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model = make_pipeline(vectorizer, LogisticRegression(C=10))
     expected = model.fit([text for (text,) in rows], labels).predict([text for (text,) in scored])
-    np.testing.assert_array_equal(baseline_predictions("text", rows, labels, scored, None), expected)
-    folds = np.arange(24) // 5
-    expected = cross_val_predict(model, [text for (text,) in rows], labels, cv=PredefinedSplit(folds))
-    np.testing.assert_array_equal(baseline_predictions("text", rows, labels, None, folds), expected)
+    splits = [(np.arange(24), np.arange(24, 54))]
+    predictions = baseline_predictions("text", [*rows, *scored], np.concatenate([labels, new_labels]), splits)
+    np.testing.assert_array_equal(predictions[24:], expected)
+    folds = PredefinedSplit(np.arange(24) // 5)
+    expected = cross_val_predict(model, [text for (text,) in rows], labels, cv=folds)
+    np.testing.assert_array_equal(baseline_predictions("text", rows, labels, folds.split()), expected)
 
 
 def test_both_texts_of_a_pair_are_used():
     rows = [("same", word) for word in ("good", "bad") * 4]
     labels = np.arange(8) % 2
-    np.testing.assert_array_equal(baseline_predictions("text", rows, labels, rows, None), labels)
+    np.testing.assert_array_equal(baseline_predictions("text", rows, labels, [(ALL, ALL)]), labels)
 
 
 def test_pictures_are_compared_by_their_colors(tmp_path):
     paths = sorted(write_photos(tmp_path / "photos", 4, 0).rglob("*.png"))
     rows, labels = [{"bytes": None, "path": str(path)} for path in paths], np.arange(12) // 4
-    predictions = baseline_predictions("picture", rows, labels, None, np.arange(12) % 4)
+    predictions = baseline_predictions("picture", rows, labels, PredefinedSplit(np.arange(12) % 4).split())
     np.testing.assert_array_equal(predictions, labels)
 
 
@@ -54,5 +58,5 @@ def test_colors_are_counted_in_cubes(tmp_path):
 @pytest.mark.parametrize("rows", [[("?!",)] * 4, [("word",)] * 4])
 def test_what_cannot_be_computed_is_said(rows, caplog):
     labels = np.arange(4) % 2 if rows[0] == ("?!",) else np.zeros(4, dtype=int)
-    assert baseline_predictions("text", rows, labels, rows, None) is None
+    assert baseline_predictions("text", rows, labels, [(ALL[:4], ALL[:4])]) is None
     assert "tf-idf with logistic regression, cannot be computed" in caplog.text

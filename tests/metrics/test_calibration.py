@@ -67,9 +67,9 @@ def test_a_paired_difference_is_named_only_if_it_is_more_than_chance():
     assert str(compare(baseline, model)).startswith("the model is better by 6.0 points")
     # The same accuracies, but errors on different rows.
     for other in (np.roll(model, 15), model):
-        assert not compare(model, other).is_certain and "may be chance" in str(compare(model, other))
+        assert "may be chance" in str(compare(model, other))
     few = np.arange(250) < 178
-    assert compare(few, model).is_certain and not compare(few, model, CROSS_VALIDATED).is_certain
+    assert "better" in str(compare(few, model)) and "may be chance" in str(compare(few, model, CROSS_VALIDATED))
 
 
 def test_intervals_of_differences_hold_the_true_one_in_nineteen_of_twenty_samples():

@@ -66,18 +66,11 @@ def test_help_and_recipes_import_no_models():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize(
-    ("flags", "command"),
-    [
-        (["--model_name_or_path", "m", "--train_file", "a.csv", "--output_dir", "o"], "m a.csv --output o"),
-        (["--train_file", "a.csv"], "MODEL a.csv --output FOLDER"),
-        (["model"], "model DATA --output FOLDER"),
-    ],
-)
-def test_the_form_of_classify_is_named(flags, command, capsys):
+@pytest.mark.parametrize("flags", [["--model_name_or_path", "m", "--train_file", "a.csv"], ["model"]])
+def test_the_form_of_classify_is_named(flags, capsys):
     with pytest.raises(SystemExit):
         main(["classify", *flags])
-    assert capsys.readouterr().err.endswith(f"the output: hf-gmlp classify {command}\n")
+    assert "hf-gmlp classify MODEL FILE_OR_FOLDER --output FOLDER" in capsys.readouterr().err
 
 
 def test_values_of_classify_are_checked(capsys):
