@@ -7,7 +7,6 @@ import bz2
 import codecs
 import glob
 import gzip
-import hashlib
 import io
 import itertools
 import json
@@ -17,7 +16,7 @@ import re
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,9 @@ import pandas
 import pyarrow
 from datasets import ClassLabel, Dataset, IterableDataset, config, load_dataset
 from datasets.exceptions import DatasetsError
+from datasets.fingerprint import Hasher
 
-from ..errors import InputError, causes, first_line, hub_reason
+from ..errors import InputError, causes, first_line
 
 # By default, pandas would replace "NA" and "null" by missing values, and guess the types of columns.
 _CSV = {"keep_default_na": False, "index_col": False, "dtype": str}
@@ -66,30 +66,6 @@ class Access:
         """Return them as arguments of `load_dataset`."""
         mode = "force_redownload" if self.overwrite_cache else None
         return {"cache_dir": self.cache_dir, "token": self.token, "download_mode": mode}
-
-
-def load_data(
-    *,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    files: Mapping[str, Sequence[str]] | None = None,
-    streaming: bool = False,
-    access: Access = Access(),
-    **options,
-) -> Mapping[str, Dataset | IterableDataset]:
-    """Return the splits of local `files`, with `options` of `read_files`, or else of a dataset on the Hub."""
-    if files:
-        options |= {"streaming": streaming, "access": access}
-        return {split: read_files(paths, **options) for split, paths in files.items()}
-    if dataset_name is None:
-        raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
-    try:
-        return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
-    except READ_ERRORS as error:
-        name, where = f"{dataset_name} {dataset_config_name or ''}".strip(), "there is no such folder, and on the Hub: "
-        raise InputError(
-            f"Cannot load {name}: {'' if Path(dataset_name).exists() else where}{hub_reason(error)}."
-        ) from error
 
 
 def file_kind(paths: Sequence[str | Path]) -> str:
@@ -150,15 +126,12 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
 
 
 def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
-    """Return the path of an Arrow file in the cache with the rows of `_columns`.
+    """Return the path of an Arrow file in the cache with the rows of `_columns`, whose first rows have this schema.
 
-    Args:
-        arguments: Those of `_columns`, which with the times of the files identify the copy in the cache.
-        schema: That of the first rows. If others have more columns, all are read twice.
+    The arguments and the times of the files identify it. If later rows have more columns, all are read twice.
     """
-    key = json.dumps([arguments, [(os.path.abspath(path), os.stat(path).st_mtime_ns) for path in arguments["paths"]]])
-    name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    folder = Path(access.cache_dir or config.HF_DATASETS_CACHE, "hf_gmlp", name)
+    files = [(os.path.abspath(path), os.stat(path).st_mtime_ns) for path in arguments["paths"]]
+    folder = Path(access.cache_dir or config.HF_DATASETS_CACHE, "hf_gmlp", Hasher.hash([arguments, files]))
     if access.overwrite_cache or not (folder / "rows.arrow").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         options: dict = {"promote_options": "permissive"}
@@ -239,11 +212,6 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = first_line(cause).rstrip(".")
-        if isinstance(cause, UnicodeDecodeError):
-            reason = (
-                f"it is not {cause.encoding.upper()}: pass another --encoding, such as cp1252 for a file of Excel in "
-                "Western Europe, or save it as UTF-8 (in Excel, as CSV UTF-8)"
-            )
         if "in DataLoader worker process" in reason:
             # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
@@ -268,10 +236,9 @@ def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
             else:
                 data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
                 features = (data.features or {}).items()
-                classes = {name: feature.names for name, feature in features if isinstance(feature, ClassLabel)}
+                classes = {name: dict(enumerate(x.names)) for name, x in features if isinstance(x, ClassLabel)}
                 for row in data:
-                    names = {name: dict(enumerate(classes[name])).get(row[name]) for name in classes}
-                    yield row | names
+                    yield row | {name: names.get(row[name]) for name, names in classes.items()}
 
 
 def _csv_columns(path: str, encoding: str | None) -> Iterator[dict[str, list]]:
@@ -296,18 +263,17 @@ def _json_chunks(path: str, encoding: str | None) -> Iterator[list[dict]]:
     with open_text(path, encoding) as file:
         lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
         try:
-            values = [json.loads(line) for line in lines[:1]]
+            value = json.loads(lines[0]) if lines else []
         except json.JSONDecodeError:
-            values, lines = list(_json_values("".join(lines) + file.read())), []
+            value, lines = json.loads("".join(lines) + file.read()), []
         if len(lines) < 2:
-            rows = _rows_in(values[0]) if len(values) == 1 else _as_rows(values)
-            yield from [rows] if rows else []
+            yield from filter(None, [_rows_in(value)])
             return
-        count, lines = 0, lines + file.readlines(CHUNK_CHARACTERS)
-        while lines:
+        count = 0
+        while lines := [*lines, *file.readlines(CHUNK_CHARACTERS)]:
             lines = [line for line in lines if not line.isspace()]
             yield _as_rows(_parse(lines, count), count)
-            count, lines = count + len(lines), file.readlines(CHUNK_CHARACTERS)
+            count, lines = count + len(lines), []
 
 
 def _parse(lines: list[str], count: int) -> list:
@@ -324,15 +290,6 @@ def _parse(lines: list[str], count: int) -> list:
             except json.JSONDecodeError as error:
                 raise ValueError(f"row {number}: {error}") from error
     return values
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield values of JSON one after the other, with white space between them."""
-    decoder, end = json.JSONDecoder(), 0
-    for start in (match.start() for match in re.finditer(r"\S", text)):
-        if start >= end:
-            value, end = decoder.raw_decode(text, start)
-            yield value
 
 
 def _rows_in(value: Any) -> list[dict]:

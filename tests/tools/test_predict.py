@@ -329,7 +329,7 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text,prediction_2\nx,y\n", {}, "column 'prediction_2'"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
-        ("text\ncaf\xe9\n", {}, "not UTF-8: pass another --encoding, such as cp1252"),
+        ("text\ncaf\xe9\n", {}, "not UTF-8: .*--encoding, such as cp1252"),
     ],
 )
 def test_bad_input_is_refused(tmp_path, checkpoint, content, options, message):
