@@ -4,9 +4,8 @@ import ast
 import json
 import logging
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,17 +87,15 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str], label_co
     """Raise an InputError if there are no rows, or a column is missing or one of `columns` lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")
-    for column in [*columns, *([label_column] if label_column else [])]:
-        if column not in dataset.column_names:
-            names = dataset.column_names
-            advice = f"name yours, one of {', '.join(names)}, with a flag"
-            scalars = [name for name in names if isinstance(dataset.features[name], Value)]
-            bits = [name for name in scalars if {*map(str, dataset[name])} == {"0", "1"}]
-            if len(bits) > 1 and column == label_column:
-                advice += f'; or write the classes {listed(bits)} as one column of lists, such as ["{bits[0]}"]'
-            raise InputError(f"The {split} data have no column {column!r}: {advice}.")
+    names = dataset.column_names
+    for column in (*columns, label_column):
+        if column is not None and column not in names:
+            raise InputError(
+                f"The {split} data have no column {column!r}: name yours, one of {', '.join(names)}, with a flag."
+            )
+    for column in columns:
         empty = dataset.data.column(column).is_null().index(True).as_py()
-        if empty >= 0 and column != label_column:
+        if empty >= 0:
             raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
 
 
@@ -195,54 +192,53 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
 
-def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
-    """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
-    others; for a dictionary of probabilities (a teacher's, in training data) their list. An InputError names the first
-    row without such a label.
+def label_converter(labels: Labels) -> Callable[[Any], Any]:
+    """Return a function from a label, as `read_labels` returns it, to its class id; for `REGRESSION` to its number; for
+    `CLASSES` to 1.0 for each of its classes and 0.0 for the others; to None if the `labels` do not include it.
     """
-    ids: dict[Any, int] = {name: number for number, name in enumerate(labels.names or [])}
+    ids = {name: number for number, name in enumerate(labels.names or [])}
 
-    def convert(value: Any) -> Any:
-        if labels.problem_type == REGRESSION:
-            return float(value) if abs(float(value)) < LARGEST_NUMBER else ids[value]
-        if isinstance(value, dict) and split == "train":
-            # `datasets` adds the names that only other rows have, with None.
-            row = [float(value.get(name) or 0) for name in ids]
-            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
-                return ids[None]
-            return row
-        if labels.problem_type == CLASSES and isinstance(value, list):
-            row_ids = {ids[name] for name in value}
-            return [float(number in row_ids) for number in ids.values()]
-        # A text in place of a list has no id.
-        return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
+    def convert(label: Any) -> Any:
+        if labels.problem_type == CLASSES and isinstance(label, list):
+            names = {*label}
+            return [float(name in names) for name in ids] if names <= ids.keys() else None
+        if labels.problem_type == CLASSES or not isinstance(label, str):
+            return None
+        if labels.problem_type == ONE_CLASS:
+            return ids.get(label)
+        return float(label) if NUMBER.fullmatch(label) and abs(float(label)) < LARGEST_NUMBER else None
 
+    return convert
+
+
+def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
+    """Return what `label_converter` returns for each row; for a dictionary of probabilities (a teacher's, in training
+    data) their list. An InputError names the first row without such a label.
+    """
     if missing := [row for row, value in enumerate(values, start=1) if value is None]:
         raise InputError(
             f"{len(missing)} of {len(values)} rows of the {split} data, such as row {missing[0]}, have no label in the "
             f"column {column!r} (null, nan and empty cells are missing labels): label these rows, or leave them out."
         )
-    result = []
+    result, convert = [], label_converter(labels)
     for row, value in enumerate(values, start=1):
-        try:
-            result.append(convert(value))
-        except (KeyError, TypeError, ValueError) as error:
+        is_soft = isinstance(value, dict) and split == "train"
+        result.append(_probabilities(value, labels.names or []) if is_soft else convert(value))
+        if result[-1] is None:
             expected = f"a number below {LARGEST_NUMBER:g}" if labels.problem_type == REGRESSION else labels
-            similar = similar_name(value, labels.names or ())
             raise InputError(
-                f"Row {row} of the {split} data has {value!r}, which is not {expected}, in the column {column!r}"
-                f"{f': write it as {similar!r}' if similar else ''}."
-            ) from error
+                f"Row {row} of the {split} data has {value!r}, which is not {expected}, in the column {column!r}."
+            )
     return result
 
 
-def similar_name(label: object, names: Iterable[str]) -> str | None:
-    """Return the name that differs from a label only in upper case, Unicode form or as numbers are written, if any."""
-
-    def form(text: str) -> str | float:
-        return float(text) if NUMBER.fullmatch(text) else unicodedata.normalize("NFKC", text).casefold()
-
-    return next((name for name in names if isinstance(label, str) and form(name) == form(label)), None)
+def _probabilities(label: dict, names: list[str]) -> list[float] | None:
+    """Return the probabilities of the classes in a label; None if they are not probabilities of these classes."""
+    # `datasets` adds the names that only other rows have, with None.
+    values = [str(label.get(name) or 0) for name in names]
+    row = [float(value) for value in values if NUMBER.fullmatch(value)]
+    is_valid = label.keys() <= {*names} and len(row) == len(names) and min(row) >= 0 and abs(sum(row) - 1) < 1e-3
+    return row if is_valid else None
 
 
 def count_labels(ids: list, labels: Labels) -> str:
@@ -255,6 +251,13 @@ def count_labels(ids: list, labels: Labels) -> str:
     return f"{prefix}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
 
 
+def config_labels(config: PreTrainedConfig) -> Labels:
+    """Return the labels of a classifier's config."""
+    problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
+    names = [name for _, name in sorted(config.id2label.items())]
+    return Labels(None if problem_type == REGRESSION else names, problem_type)
+
+
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
     """Return what a checkpoint was trained to predict, None if it has no `head` such as "ForImageClassification".
 
@@ -262,9 +265,8 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
-    problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
-    names = [name.removeprefix("LABEL_") for _, name in sorted(config.id2label.items())]
-    return Labels(None if problem_type == REGRESSION else names, problem_type)
+    names, problem_type = config_labels(config)
+    return Labels(names and [name.removeprefix("LABEL_") for name in names], problem_type)
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
