@@ -31,14 +31,9 @@ def check_question(row: dict, where: str, split: str) -> dict:
     """
     name = f"question {row.get('id', row.get('question'))!r} in {where}"
     for field in TEXT:
-        if field not in row:
+        if not isinstance(row.get(field), str | int if field == "id" else str) or not str(row[field]).strip():
             fields = ", ".join(row)
-            raise InputError(
-                f"The {name} has no text in the field {field!r}, since it has only {fields}: rename a field."
-            )
-        value = row[field]
-        if not isinstance(value, str | int if field == "id" else str) or not str(value).strip():
-            raise InputError(f"The {name} has no text in the field {field!r}: correct it, or remove the question.")
+            raise InputError(f"The {name} has no text in the field {field!r}, of {fields}: correct or rename it.")
     answers = row.get("answers")
     # A table has no lists of answers.
     if answers is None or isinstance(answers, str):
@@ -46,23 +41,20 @@ def check_question(row: dict, where: str, split: str) -> dict:
     try:
         if isinstance(answers, dict):
             answers = [dict(zip(answers, values)) for values in zip(*answers.values(), strict=True)]
-        texts = [str.strip(answer["text"]) for answer in answers]
+        texts = [answer["text"].strip() for answer in answers]
         starts = [index(answer["answer_start"]) for answer in answers]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
     if texts and row.get("is_impossible"):
         raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
-    starts = [_find_answer(row["context"], text, start, name) for text, start in zip(texts, starts)]
+    for number, (text, start) in enumerate(zip(texts, starts)):
+        tail = row["context"][start:].lstrip()
+        if start < 0 or not text or not tail.startswith(text):
+            raise InputError(f"The answer {text!r} to {name} is not at character {start} of its context: correct it.")
+        # White space before the answer is not a part of it.
+        starts[number] = len(row["context"]) - len(tail)
     answers = {"text": texts, "answer_start": starts}
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
-
-
-def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """Return the index of an answer's first character: `start`, or the first one after white space there."""
-    tail = context[start:].lstrip()
-    if start < 0 or not text or not tail.startswith(text):
-        raise InputError(f"The answer {text!r} to {name} is not at character {start} of its context: correct it.")
-    return len(context) - len(tail)
 
 
 def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int) -> None:
@@ -263,28 +255,24 @@ def load_questions(
     version_2_with_negative: bool = False,
     max_rows: Mapping[str, int | None] | None = None,
 ) -> dict[str, Dataset]:
-    """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
+    """Return the questions of the `splits`, checked: "id", "question", "context" and "answers" {"text": [...],
+    "answer_start": [...]}.
 
-    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
-    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
-
-    Args:
-        splits: The splits needed.
-        version_2_with_negative: Whether questions may have no answer.
-        max_rows: Maximum number of questions by split, the first ones.
+    Both lists are empty if there is no answer, for which `version_2_with_negative` is needed; a "test" split without
+    any answer has no column "answers". At most `max_rows` questions of a split are read, the first ones.
 
     Raises:
         InputError: If data are missing or have another format, two questions share an id, an answer is not at its
             position, or a question has no answer but must have one.
     """
     loaded = {} if source.files else source.load()
+    for split, paths in source.files.items():
+        loaded[split] = itertools.chain.from_iterable(stream_rows(path, source.encoding) for path in paths)
     questions = {}
     for split in splits:
         where = ", ".join(source.files.get(split, [str(source.dataset_name)]))
-        unchecked: Iterable[dict] = loaded.get(split, ())
-        if source.files:
-            unchecked = itertools.chain(*(stream_rows(path, source.encoding) for path in source.files.get(split, ())))
-        rows = [check_question(row, where, split) for row in itertools.islice(unchecked, (max_rows or {}).get(split))]
+        unchecked = itertools.islice(loaded.get(split, ()), (max_rows or {}).get(split))
+        rows = [check_question(row, where, split) for row in unchecked]
         if not rows:
             raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)

@@ -65,14 +65,6 @@ def find_text_columns(
     return columns
 
 
-def check_texts(dataset: Dataset, columns: Sequence[str]) -> None:
-    """Raise an InputError if one of the `TEXT_COLUMNS`, which had the names `columns`, holds something else."""
-    for name, column in zip(TEXT_COLUMNS, columns):
-        feature = dataset.features[name]
-        if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            raise InputError(f"The column {column!r} must hold text, not {feature}: name another, --text_column_names.")
-
-
 def text_columns_of(dataset: Dataset) -> list[list[str]]:
     """Return the texts of each of the `TEXT_COLUMNS` that a dataset has; missing values are "", numbers are text."""
     columns = [dataset[name][:] for name in TEXT_COLUMNS if name in dataset.column_names]
@@ -83,11 +75,6 @@ def text_parts(row: Mapping[str, object], columns: Sequence[str], separator: str
     """Return the texts of some columns of a row, a pair for example; with a `separator` joined into one text."""
     values = ["" if row.get(column) is None else str(row[column]) for column in columns]
     return tuple(values) if separator is None else (separator.join(filter(str.strip, values)),)
-
-
-def blank_rows(dataset: Dataset) -> list[int]:
-    """Return the indices of the rows without text in one of the `TEXT_COLUMNS`."""
-    return [index for index, values in enumerate(zip(*text_columns_of(dataset))) if not all(map(str.strip, values))]
 
 
 def tokenize_sentences(
@@ -130,13 +117,8 @@ def texts(dataset: Dataset) -> list[str]:
 
 
 class Sentences(NamedTuple):
-    """Labeled sentences or pairs.
-
-    Attributes:
-        splits: Such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
-            "labels".
-        labels: What the labels are.
-        text_columns, label_column: The names of the columns in the data.
+    """The splits, such as "validation_matched", with the columns "sentence1", for pairs "sentence2", and "labels"; what
+    the labels are; and the names of the columns in the data.
     """
 
     splits: dict[str, Dataset]
@@ -166,11 +148,9 @@ def load_sentences(
     Args:
         kinds: The data needed: "train", "validation" and "test".
         parts: The names of the splits of a kind that has several, such as the two validation splits of MNLI.
-        text_columns: The column of text, or the two of a pair; by default, see `find_text_columns`.
-        label_column: By default, see `find_label_column`.
+        text_columns, label_column: By default, see `find_text_columns` and `find_label_column`.
         labels: What the labels are, by default what the training data have, else `trained`.
-        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones.
-        do_regression: Whether the labels are numbers.
+        trained, do_regression: As in `number_labels`.
         held_out: Fraction of each class to hold out.
         max_rows: Maximum number of rows by kind, the first ones. No class is missing, since labels are numbered before.
 
@@ -203,9 +183,13 @@ def load_sentences(
         # It was read only for its labels.
         splits.pop("train", None)
     for split, rows in splits.items():
-        check_texts(rows, columns)
-        if blank := blank_rows(rows):
-            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
+        for name, column in zip(TEXT_COLUMNS, columns):
+            feature = rows.features[name]
+            if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+                raise InputError(f"The column {column!r} must hold text, not {feature}: use --text_column_names.")
+        pairs = enumerate(zip(*text_columns_of(rows)), start=1)
+        if blank := [number for number, parts in pairs if not all(map(str.strip, parts))]:
+            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0])
         splits[split] = _first_rows(rows, (max_rows or {}).get(split.partition("_")[0]), split)
     return Sentences(splits, labels, list(columns), label_column)
 

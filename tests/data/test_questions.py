@@ -63,7 +63,7 @@ START = ANSWERS["answer_start"][0]
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read as json: "),
         (
             {"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]},
-            "no text in the field 'id', since it has only title",
+            "no text in the field 'id', of title",
         ),
         ([ROW | {"answers": {"text": ["a"], "answer_start": []}}], "0-0-name' .* needs 'answers', each with"),
         ([ROW | {"answers": [{"text": 5, "answer_start": 0}]}], "0-0-name' .* needs 'answers', each with"),
