@@ -5,6 +5,7 @@ Training and `hf-gmlp predict` read a file with the same code, `stream_rows`; tr
 
 import bz2
 import codecs
+import csv
 import glob
 import gzip
 import io
@@ -12,9 +13,7 @@ import itertools
 import json
 import lzma
 import os
-import re
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-import pandas
 import pyarrow
 from datasets import ClassLabel, Dataset, IterableDataset, config, load_dataset
 from datasets.exceptions import DatasetsError
@@ -30,27 +28,29 @@ from datasets.fingerprint import Hasher
 
 from ..errors import InputError, causes, first_line
 
-# By default, pandas would replace "NA" and "null" by missing values, and guess the types of columns.
-_CSV = {"keep_default_na": False, "index_col": False, "dtype": str}
-# File ending -> "text", "json", "csv" with options of pandas, or a builder of the `datasets` library with its options.
-# In .tsv files such as those of GLUE, a quotation mark is an ordinary character.
+# File ending -> "text", "json", "csv" with options of Python's reader, or a builder of the `datasets` library with its
+# options. In .tsv files such as those of GLUE, a quotation mark is an ordinary character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
-    "csv": ("csv", _CSV),
-    "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
+    "csv": ("csv", {}),
+    "tsv": ("csv", {"delimiter": "\t", "quoting": csv.QUOTE_NONE}),
     "parquet": ("parquet", {}),
 }
+# By default, a cell may have at most 131,072 characters.
+csv.field_size_limit(2**31 - 1)
+# What is read here, without the `datasets` library.
+READERS = ("text", "json", "csv")
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
-# Characters of JSON lines, and rows of other files, that are parsed together.
-CHUNK_CHARACTERS, CHUNK_ROWS = 1 << 21, 10_000
+# Characters of JSON lines that are parsed together, and rows that are converted together.
+CHUNK_CHARACTERS, CHUNK_ROWS = 1 << 21, 1000
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# Errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning).
+# Errors that reading a file may raise, in `datasets`, pyarrow, codecs and csv.
 READ_ERRORS = (
     *(OSError, ValueError, RuntimeError, EOFError, zlib.error, lzma.LZMAError),
-    *(DatasetsError, pyarrow.ArrowException, Warning),
+    *(DatasetsError, pyarrow.ArrowException, csv.Error),
 )
 
 
@@ -95,7 +95,7 @@ def read_files(
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
-        if builder in ("text", "json", "csv"):
+        if builder in READERS:
             # Streams are split among workers by the lists among their arguments.
             arguments: dict = {"paths": paths, "encoding": encoding}
             first = next(_columns(**arguments), None)
@@ -149,31 +149,21 @@ def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
 
 
 def _columns(paths: Iterable[str], encoding: str | None) -> Iterator[dict[str, list]]:
-    """Yield the rows of `stream_rows` in chunks, as columns of text: numbers in JSON may stand beside text, and may be
-    written differently in each row. Those of a .txt file are its documents, not its lines.
+    """Yield the rows of files in chunks, as columns of text: numbers in JSON may stand beside text, and may be written
+    differently in each row.
     """
     names: dict[str, None] = {}
-    for path in paths:
-        kind = file_kind([path])
-        builder = FILE_KINDS[kind][0]
-        with reading([path], kind):
-            if builder == "csv":
-                yield from _csv_columns(path, encoding)
-            elif builder == "text":
-                documents = _documents(path, encoding)
-                while texts := list(itertools.islice(documents, CHUNK_ROWS)):
-                    yield {"text": texts}
-            else:
-                for rows in _json_chunks(path, encoding):
-                    names |= dict.fromkeys(itertools.chain.from_iterable(rows))
-                    columns = {name: [row.get(name) for row in rows] for name in names}
-                    for name, values in columns.items():
-                        types = {*map(type, values)} - {type(None)}
-                        if len(types) > 1 and types & {list, dict}:
-                            raise ValueError(f"only some rows have lists or objects in the column {name!r}")
-                        if types != {str}:
-                            columns[name] = _as_text(values)
-                    yield columns
+    rows = itertools.chain.from_iterable(_rows(path, encoding, _documents) for path in paths)
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        names |= dict.fromkeys(itertools.chain.from_iterable(chunk))
+        columns = {name: [row.get(name) for row in chunk] for name in names}
+        for name, values in columns.items():
+            types = {*map(type, values)} - {type(None)}
+            if len(types) > 1 and types & {list, dict}:
+                raise InputError(f"Only some rows of {', '.join(paths)} have lists or objects in the column {name!r}.")
+            if types != {str}:
+                columns[name] = _as_text(values)
+        yield columns
 
 
 def _stream(**arguments) -> Iterator[dict]:
@@ -191,19 +181,16 @@ def _as_text(value: Any) -> Any:
     return value if value is None else str(value)
 
 
-def _documents(path: str, encoding: str | None) -> Iterator[str]:
+def _documents(file: TextIO) -> Iterator[str]:
     """Yield the documents between blank lines. Blank lines may hold white space, as in WikiText."""
-    with open_text(path, encoding) as file:
-        for blank, group in itertools.groupby(file, str.isspace):
-            while not blank and (part := list(itertools.islice(group, MOST_LINES))):
-                yield "".join(part).rstrip("\n")
+    for blank, group in itertools.groupby(file, str.isspace):
+        while not blank and (part := list(itertools.islice(group, MOST_LINES))):
+            yield "".join(part).rstrip("\n")
 
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     """Convert an error in reading files into an InputError of one line."""
-    # Where pandas drops cells of rows that have more cells than the header, it only warns.
-    warnings.filterwarnings("error", "Length of header or names does not match")
     try:
         yield
     except READ_ERRORS as error:
@@ -224,56 +211,65 @@ def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
     """
     for file_path in expand([path]):
         kind = file_kind([file_path])
-        builder = FILE_KINDS[kind][0]
+        if FILE_KINDS[kind][0] in READERS:
+            yield from _rows(file_path, encoding, lambda file: (line.rstrip("\n") for line in file))
+            continue
         with reading([file_path], kind):
-            if builder == "csv":
-                yield from _stream(paths=[file_path], encoding=encoding)
-            elif builder == "json":
-                yield from itertools.chain.from_iterable(_json_chunks(file_path, encoding))
-            elif builder == "text":
-                with open_text(file_path, encoding) as file:
-                    yield from ({"text": line.rstrip("\n")} for line in file)
-            else:
-                data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
-                features = (data.features or {}).items()
-                classes = {name: dict(enumerate(x.names)) for name, x in features if isinstance(x, ClassLabel)}
-                for row in data:
-                    yield row | {name: names.get(row[name]) for name, names in classes.items()}
+            data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
+            features = (data.features or {}).items()
+            classes = {name: dict(enumerate(x.names)) for name, x in features if isinstance(x, ClassLabel)}
+            for row in data:
+                yield row | {name: names.get(row[name]) for name, names in classes.items()}
 
 
-def _csv_columns(path: str, encoding: str | None) -> Iterator[dict[str, list]]:
-    """Yield the rows of a csv or tsv file in chunks, as columns of text."""
-    options = {"chunksize": CHUNK_ROWS} | FILE_KINDS[file_kind([path])][1]
-    with open_text(path, encoding) as file:
-        line = header = file.readline()
-        if "sep" not in options and line.lower().startswith("sep="):
-            # Excel's first line names the separator.
-            options, header = options | {"sep": line[4:5], "skiprows": 1}, file.readline()
-        # In other languages, Excel writes semicolons.
-        options = {"sep": max(",;\t", key=header.count)} | options
-    with open_text(path, encoding, newline="") as file:
+def _rows(path: str, encoding: str | None, texts: Callable[[TextIO], Iterable[str]]) -> Iterator[dict]:
+    """Yield the rows of a csv, tsv or JSON file, or the `texts` of a .txt file."""
+    kind = file_kind([path])
+    builder, options = FILE_KINDS[kind]
+    with reading([path], kind), open_text(path, encoding, newline="" if builder == "csv" else None) as file:
+        if builder == "csv":
+            yield from _csv_rows(file, **options)
+        elif builder == "json":
+            yield from _json_rows(file)
+        else:
+            yield from ({"text": text} for text in texts(file))
+
+
+def _csv_rows(file: TextIO, **options) -> Iterator[dict]:
+    """Yield the rows of a csv or tsv file. Columns without a name are numbered, as in pandas."""
+    header = file.readline()
+    if header.lower().startswith("sep="):
+        # Excel's first line names the separator.
+        options, header = {"delimiter": header[4]} | options, file.readline()
+    # In other languages, Excel writes semicolons.
+    options = {"delimiter": max(",;\t", key=header.count)} | options
+    reader = csv.reader(itertools.chain([header], file), strict=True, **options)
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(next(reader, []))]
+    if len(set(names)) < len(names):
+        raise ValueError("two columns have the same name")
+    for cells in reader:
+        if len(cells) > len(names):
+            raise ValueError(f"line {reader.line_num} has {len(cells)} cells, more than the header")
         # Only in a file with one column is a blank line a row.
-        for frame in pandas.read_csv(file, skip_blank_lines=options["sep"] in header, **options):
-            if len(frame):
-                yield frame.fillna("").to_dict("list")
+        if len(cells) > 1 or len(names) == 1 or "".join(cells).strip():
+            yield dict(itertools.zip_longest(names, cells, fillvalue=""))
 
 
-def _json_chunks(path: str, encoding: str | None) -> Iterator[list[dict]]:
-    """Yield the rows of JSON lines in chunks, or those of any other JSON file at once."""
-    with open_text(path, encoding) as file:
-        lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
-        try:
-            value = json.loads(lines[0]) if lines else []
-        except json.JSONDecodeError:
-            value, lines = json.loads("".join(lines) + file.read()), []
-        if len(lines) < 2:
-            yield from filter(None, [_rows_in(value)])
-            return
-        count = 0
-        while lines := [*lines, *file.readlines(CHUNK_CHARACTERS)]:
-            lines = [line for line in lines if not line.isspace()]
-            yield _as_rows(_parse(lines, count), count)
-            count, lines = count + len(lines), []
+def _json_rows(file: TextIO) -> Iterator[dict]:
+    """Yield the rows of JSON lines, or those of any other JSON file."""
+    lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
+    try:
+        value = json.loads(lines[0]) if lines else []
+    except json.JSONDecodeError:
+        value, lines = json.loads("".join(lines) + file.read()), []
+    if len(lines) < 2:
+        yield from _rows_in(value)
+        return
+    count = 0
+    while lines := [*lines, *file.readlines(CHUNK_CHARACTERS)]:
+        lines = [line for line in lines if not line.isspace()]
+        yield from _as_rows(_parse(lines, count), count)
+        count, lines = count + len(lines), []
 
 
 def _parse(lines: list[str], count: int) -> list:
@@ -324,22 +320,15 @@ def _open_zst(path: str, mode: str, **options) -> TextIO:
     return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
 
 
-# How compressed files begin, and what opens them.
-_OPENERS: dict[bytes, Callable] = {
-    rb"\x1f\x8b": gzip.open,
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": bz2.open,
-    rb"\xfd7zXZ\x00": lzma.open,
-    rb"\x28\xb5\x2f\xfd": _open_zst,
-}
+# What opens files with the endings of `COMPRESSIONS`.
+_OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zst}
 
 
 def open_text(path: str | Path, encoding: str | None = None, newline: str | None = None) -> TextIO:
-    """Open a text file, by default in UTF-8, decompressed if its first bytes are those of a compressed file."""
+    """Open a text file, by default in UTF-8, decompressed if it has the ending of a compressed file."""
     try:
         codecs.lookup(encoding or "utf-8")
     except LookupError as error:
         raise InputError(f"There is no encoding {encoding!r}: pass another --encoding, such as cp1252.") from error
-    with open(path, "rb") as file:
-        start = file.read(10)
-    opener = next((opener for magic, opener in _OPENERS.items() if re.match(magic, start)), open)
+    opener = _OPENERS.get(Path(path).suffix.lower(), open)
     return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)
