@@ -55,8 +55,7 @@ def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
 def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
-    Folders further up may be named after splits; if they name fewer than two, all images are "train". One log line
-    names what is left out. There must be images in class folders.
+    Folders further up may be named after splits; if they name fewer than two, all images are "train".
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: unpack an archive, and pass the folder of its pictures.")
@@ -76,9 +75,8 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
         reasons = (f"{count} {reason}" for reason, count in left_out.most_common())
         logger.warning("Left out of %s: %s", folder, "; ".join(reasons))
     if has_splits:
-        names = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
-        sources = ", ".join(f"{split} from {listed(sorted(folders))}" for split, folders in names.items())
-        logger.info("Splits of %s: %s", folder, sources)
+        names = (f"{split} from {listed(sorted({Path(x['image']).parts[-3] for x in rows[split]}))}" for split in rows)
+        logger.info("Splits of %s: %s", folder, ", ".join(names))
     return {split: Dataset.from_list(split_rows) for split, split_rows in rows.items()}
 
 
@@ -107,7 +105,6 @@ def load_images(
 
     Args:
         source: Its files are folders (see `read_folder`), or files with a column of images or of their paths.
-        image_column, label_column: The columns of files and datasets.
         train, validate: Whether training and validation data are needed.
         held_out: Fraction of each class to hold out if there are no validation data.
         seed: Seed of the rows that are held out, and of the sample for `max_rows`.
@@ -116,8 +113,14 @@ def load_images(
     Raises:
         InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
     """
-    if any(Path(path).is_dir() or not _is_table(path) for paths in source.files.values() for path in paths):
-        splits = _read_folders(source)
+    endings = {Path(path).suffix.lower().removeprefix(".") for paths in source.files.values() for path in paths}
+    if not endings <= {*FILE_KINDS, *COMPRESSIONS}:
+        splits: dict[str, Dataset] = {}
+        for split, paths in source.files.items():
+            folders = read_folder(Path(paths[0]))
+            # A folder of training images may have several splits.
+            wanted = next((name for name in (split, "test", "train") if name in folders), split)
+            splits |= folders if split == "train" else {split: folders[wanted]}
         image_column, label_column = "image", "label"
     else:
         splits = source.load()
@@ -142,17 +145,3 @@ def load_images(
             # A random sample, since the rows of folders are ordered by class.
             splits[split] = rows.shuffle(seed=seed).select(range(limit))
     return splits, labels
-
-
-def _is_table(path: str) -> bool:
-    return Path(path).suffix.lower().removeprefix(".") in (*FILE_KINDS, *COMPRESSIONS)
-
-
-def _read_folders(source: Source) -> dict[str, Dataset]:
-    """Return the splits of a folder of training images, which may have several, and of one of validation images."""
-    folders = {split: read_folder(Path(paths[0])) for split, paths in source.files.items()}
-    splits = folders.get("train", {})
-    if "validation" in folders:
-        parts = folders["validation"]
-        splits["validation"] = next(parts[name] for name in ("validation", "test", "train") if name in parts)
-    return splits

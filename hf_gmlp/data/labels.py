@@ -46,15 +46,17 @@ def number_labels(
 ) -> tuple[dict[str, Dataset], Labels]:
     """Return the splits with only `columns`, renamed, and "labels" (see `label_ids`), and what the labels are.
 
-    Test data without labels get no such column. An InputError says which column, row or text is missing, or which label
-    is unknown.
+    Test data without labels get no such column.
 
     Args:
-        columns: Old and new names of the columns to keep, so that none of them can have the name "labels".
+        columns: Old and new names of the columns to keep.
         labels: What the labels are, by default what `find_labels` finds in the first split. The data may also have the
             numbers of these classes instead of their names.
         trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
             without training, fewer.
+
+    Raises:
+        InputError: If a column, text or label is missing, or a label is unknown.
     """
     values = {}
     for split, dataset in splits.items():
@@ -65,8 +67,8 @@ def number_labels(
         split, dataset = next(iter(splits.items()))
         labels = find_labels(dataset.features[label_column], values[split], do_regression)
     if trained and trained.names and labels.names and trained.problem_type == labels.problem_type:
-        missing = set(trained.names) - set(labels.names)
-        if set(labels.names) <= set(trained.names) and not (missing and train):
+        names, trained_names = set(labels.names), set(trained.names)
+        if names == trained_names or (names < trained_names and not train):
             labels = trained
     # GLUE's test data have -1 for a missing label.
     unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
@@ -160,10 +162,8 @@ def _cell_list(cell: str) -> list | None:
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
-    """Return what the labels of a column are.
-
-    They are numbers with `do_regression` or, by default, if all are numbers and some have a decimal point or an
-    exponent. Otherwise they are classes, in the order of the column's `feature`, or sorted, numbers by value.
+    """Return what the labels of a column are: numbers with `do_regression` or, by default, if all are numbers and some
+    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted.
     """
     if isinstance(feature, dict):
         return Labels(list(feature), ONE_CLASS)
@@ -244,11 +244,10 @@ def _probabilities(label: dict, names: list[str]) -> list[float] | None:
 def count_labels(ids: list, labels: Labels) -> str:
     """Return in one line what the labels are, with the number of rows of the most frequent classes."""
     if labels.names is None:
-        return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g}"
+        return f"numbers from {min(ids):g} to {max(ids):g}"
     counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
     ranked = Counter(dict(zip(labels.names, counts))).most_common()
-    prefix = "any of " if labels.problem_type == CLASSES else ""
-    return f"{prefix}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
+    return f"{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
 
 
 def config_labels(config: PreTrainedConfig) -> Labels:
@@ -270,11 +269,8 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """Write the labels into a config.
-
-    Returns:
-        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs;
-        an InputError if it may not get one.
+    """Write the labels into a config, and return whether the checkpoint was trained for other labels, so that it gets
+    a new classifier if their number differs; an InputError if it may not get one.
     """
     trained, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
@@ -293,26 +289,18 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     return has_other_labels
 
 
-def rows_by_class(labels: Sequence, seed: int = 0) -> np.ndarray:
-    """Return the indices of all rows [N], sorted by class or number, and in random order within a class."""
-    rows = np.random.default_rng(seed).permutation(len(labels))
-    return np.array(sorted(rows, key=labels.__getitem__))
-
-
 def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Split off the same fraction of each class, or of each range of numbers, to within one row.
-
-    Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
-    for training.
+    """Split off the same fraction of each class, or of each range of numbers, to within one row. A class with a single
+    row keeps it for training. Both parts have a new column "row", the number of the row in `dataset`, from 1.
     """
     labels = dataset["labels"][:]
-    # Hold out every k-th row.
-    rows = rows_by_class(labels, seed)
+    # Hold out every k-th row, in the order of classes or numbers, and in random order within a class.
+    rows = np.array(sorted(np.random.default_rng(seed).permutation(len(labels)), key=labels.__getitem__))
     positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
-    held_out = set(rows[positions[positions < len(rows)]].tolist())
-    if not isinstance(labels[0], float):
-        sizes = Counter(map(str, labels))
-        held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
+    sizes = Counter(map(str, labels))
+    is_number = isinstance(labels[0], float)
+    chosen = rows[positions[positions < len(rows)]].tolist()
+    held_out = {row for row in chosen if is_number or sizes[str(labels[row])] > 1}
     if not held_out or len(held_out) == len(dataset):
         raise InputError(f"{len(dataset)} training samples, or their classes, are too few to hold some out: add rows.")
     counts = len(held_out), len(dataset) - len(held_out)

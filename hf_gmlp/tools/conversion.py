@@ -99,8 +99,7 @@ def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: 
 
 
 def model_from_timm(tensors: Tensors) -> PreTrainedModel:
-    """Convert a state dict of timm into a GMLPForImageClassification."""
-    # Fields that the tensors do not show have the same defaults as in timm.
+    """Convert a state dict of timm, whose other fields have the defaults of the config."""
     return load(GMLPForImageClassification, rename(tensors))
 
 
@@ -130,12 +129,13 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> PreTrainedM
 
 def rename(tensors: Tensors) -> Tensors:
     """Give tensors the names of this package."""
-    renamed = {}
-    for name, tensor in tensors.items():
+
+    def new_name(name: str) -> str:
         for pattern, own in NAMES.items():
             name = re.sub(pattern, own, name)
-        renamed[name] = tensor
-    return renamed
+        return name
+
+    return {new_name(name): tensor for name, tensor in tensors.items()}
 
 
 def load(model_class: type[PreTrainedModel], tensors: Tensors, **fields: Any) -> PreTrainedModel:
