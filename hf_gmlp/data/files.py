@@ -44,8 +44,8 @@ csv.field_size_limit(2**31 - 1)
 READERS = ("text", "json", "csv")
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
-# Characters of JSON lines that are parsed together, and rows that are converted together.
-CHUNK_CHARACTERS, CHUNK_ROWS = 1 << 21, 1000
+# Number of rows that are converted to columns together.
+CHUNK_ROWS = 1000
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Errors that reading a file may raise, in `datasets`, pyarrow, codecs and csv.
 READ_ERRORS = (
@@ -257,35 +257,23 @@ def _csv_rows(file: TextIO, **options) -> Iterator[dict]:
 
 def _json_rows(file: TextIO) -> Iterator[dict]:
     """Yield the rows of JSON lines, or those of any other JSON file."""
-    lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
+    lines = ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
+    first = list(itertools.islice(lines, 2))
     try:
-        value = json.loads(lines[0]) if lines else []
+        value = json.loads(first[0][1]) if first else []
     except json.JSONDecodeError:
-        value, lines = json.loads("".join(lines) + file.read()), []
-    if len(lines) < 2:
+        value, first = json.loads("".join(line for _, line in itertools.chain(first, lines))), []
+    if len(first) < 2:
         yield from _rows_in(value)
         return
-    count = 0
-    while lines := [*lines, *file.readlines(CHUNK_CHARACTERS)]:
-        lines = [line for line in lines if not line.isspace()]
-        yield from _as_rows(_parse(lines, count), count)
-        count, lines = count + len(lines), []
-
-
-def _parse(lines: list[str], count: int) -> list:
-    """Return the values of lines of JSON that follow `count` others."""
-    try:
-        # One call is three times as fast as one for each line.
-        values = json.loads(f"[{','.join(lines)}]")
-    except json.JSONDecodeError:
-        values = []
-    if len(values) != len(lines):
-        for number, line in enumerate(lines, count + 1):
-            try:
-                json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"row {number}: {error}") from error
-    return values
+    # A fifth faster than json.loads.
+    decode = json.JSONDecoder().decode
+    for number, line in itertools.chain(first, lines):
+        try:
+            value = decode(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        yield _as_row(value, number)
 
 
 def _rows_in(value: Any) -> list[dict]:
@@ -305,14 +293,14 @@ def _rows_in(value: Any) -> list[dict]:
             rows += (question | {"context": part.get("context")} for part in paragraphs for question in part["qas"])
         else:
             rows.append(row)
-    return _as_rows(rows)
+    return [_as_row(row, number) for number, row in enumerate(rows, start=1)]
 
 
-def _as_rows(values: list, count: int = 0) -> list[dict]:
-    """Return JSON values that follow `count` others as rows: objects, or texts, which have the column "text"."""
-    if number := next((number for number, value in enumerate(values, count + 1) if isinstance(value, list)), None):
+def _as_row(value: Any, number: int) -> dict:
+    """Return a JSON value as a row: an object, or text, which has the column "text"."""
+    if isinstance(value, list):
         raise ValueError(f'row {number} is a list: write rows as objects, in pandas with to_json(orient="records")')
-    return [value if isinstance(value, dict) else {"text": value} for value in values]
+    return value if isinstance(value, dict) else {"text": value}
 
 
 def _open_zst(path: str, mode: str, **options) -> TextIO:

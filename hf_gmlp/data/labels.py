@@ -102,10 +102,7 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str], label_co
 
 
 def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) -> list:
-    """Return the label of each row: its name, a list of names, a dictionary of probabilities, or None if it is missing.
-
-    Numbers of the `class_names` are replaced by these names.
-    """
+    """Return the `label_names` of a column, or its dictionaries of probabilities."""
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
     values = dataset[column][:]
     if isinstance(feature, dict):
@@ -215,20 +212,14 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
     """Return what `label_converter` returns for each row; for a dictionary of probabilities (a teacher's, in training
     data) their list. An InputError names the first row without such a label.
     """
-    if missing := [row for row, value in enumerate(values, start=1) if value is None]:
-        raise InputError(
-            f"{len(missing)} of {len(values)} rows of the {split} data, such as row {missing[0]}, have no label in the "
-            f"column {column!r} (null, nan and empty cells are missing labels): label these rows, or leave them out."
-        )
     result, convert = [], label_converter(labels)
     for row, value in enumerate(values, start=1):
         is_soft = isinstance(value, dict) and split == "train"
         result.append(_probabilities(value, labels.names or []) if is_soft else convert(value))
         if result[-1] is None:
             expected = f"a number below {LARGEST_NUMBER:g}" if labels.problem_type == REGRESSION else labels
-            raise InputError(
-                f"Row {row} of the {split} data has {value!r}, which is not {expected}, in the column {column!r}."
-            )
+            wrong = "no label" if value is None else f"{value!r}, which is not {expected},"
+            raise InputError(f"Row {row} of the {split} data has {wrong} in the column {column!r}: correct it.")
     return result
 
 

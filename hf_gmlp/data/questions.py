@@ -131,7 +131,7 @@ def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[
 
 
 class Span(NamedTuple):
-    """Characters [start, end) of the context, and the logits of their first and last token."""
+    """Characters [start, end) of the context, the logits of their first and last token, and the sum of these."""
 
     start: int
     end: int
@@ -145,14 +145,17 @@ class Span(NamedTuple):
 
 @dataclass
 class Decoded:
-    """The answers to one question."""
+    """The answers to one question.
 
-    # The text of the best span.
+    Attributes:
+        text: The best span.
+        nbest: The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters
+            of the context), "probability" (within this list), "start_logit", "end_logit".
+        null_odds: The score of no answer minus that of the best span; minus infinity if there is always an answer.
+    """
+
     text: str
-    # The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters of the
-    # context), "probability" (within this list), "start_logit", "end_logit".
     nbest: list[dict]
-    # The score of no answer minus that of the best span; minus infinity if there is always an answer.
     null_odds: float
 
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
@@ -164,16 +167,13 @@ def best_spans(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     offsets: Sequence[Sequence[int]],
-    *,
     n_best_size: int,
     max_answer_length: int,
 ) -> list[Span]:
-    """Return the spans of one window with the highest sum of start and end logit, best first.
+    """Return the spans of one window with the highest sum of start and end logit [m], best first.
 
-    Args:
-        start_logits, end_logits: The logits of its tokens [m].
-        offsets: The characters [start, end) of each token. One without characters neither starts nor ends a span.
-        max_answer_length: Maximum number of tokens of a span.
+    Tokens without `offsets`, the characters [start, end) of each token, neither start nor end a span, which has at most
+    `max_answer_length` tokens.
     """
     is_text = np.array([start < end for start, end in offsets])
     starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
@@ -215,23 +215,20 @@ def decode_answers(
     """
     spans: list[list[Span]] = [[] for _ in contexts]
     nulls: list[list[Span]] = [[] for _ in contexts]
-    limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     columns = windows["question_index"], windows["offsets"], start_logits, end_logits
     for question, offsets, start, end in zip(*columns, strict=True):
         start, end = start[: len(offsets)], end[: len(offsets)]
         if not np.isfinite([start, end]).all():
             raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
         nulls[question].append(Span(0, 0, float(start[0]), float(end[0])))
-        spans[question] += best_spans(start, end, offsets, **limits)
+        spans[question] += best_spans(start, end, offsets, n_best_size, max_answer_length)
 
     decoded = []
     for context, candidates, null_candidates in zip(contexts, spans, nulls):
         # The same characters in two overlapping windows are a single answer.
-        best: dict[tuple[int, int], Span] = {}
-        for span in sorted(candidates, key=lambda span: -span.score):
-            best.setdefault((span.start, span.end), span)
+        best = {span[:2]: span for span in sorted(candidates, key=lambda span: span.score)}
         # A context of white space has no span.
-        ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
+        ranked = sorted(best.values(), key=lambda span: -span.score)[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
         text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
         if version_2_with_negative:
             null = min(null_candidates, key=lambda span: span.score)

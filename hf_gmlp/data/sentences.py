@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset, Value
@@ -80,10 +79,9 @@ def text_parts(row: Mapping[str, object], columns: Sequence[str], separator: str
 def tokenize_sentences(
     dataset: Dataset, tokenizer: Tokenizer, length: int, num_proc: int | None = None, overwrite_cache: bool = False
 ) -> Dataset:
-    """Tokenize the `TEXT_COLUMNS` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    """Tokenize the `TEXT_COLUMNS` as BERT's input, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], of at most `length` tokens.
 
-    The longer sentence of a pair is truncated first, to at most `length` tokens in all. The column "labels" is kept.
-    An InputError says if the tokenizer cannot pad the rows of a batch.
+    The longer sentence of a pair is truncated first. The column "labels" is kept.
     """
     if tokenizer.pad_token is None:
         raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
@@ -116,17 +114,6 @@ def texts(dataset: Dataset) -> list[str]:
     return [" ".join(values) for values in zip(*text_columns_of(dataset))]
 
 
-class Sentences(NamedTuple):
-    """The splits, such as "validation_matched", with the columns "sentence1", for pairs "sentence2", and "labels"; what
-    the labels are; and the names of the columns in the data.
-    """
-
-    splits: dict[str, Dataset]
-    labels: Labels
-    text_columns: list[str]
-    label_column: str
-
-
 def load_sentences(
     source: Source,
     kinds: Sequence[str] = ("train",),
@@ -139,7 +126,7 @@ def load_sentences(
     do_regression: bool | None = None,
     held_out: float = 0.1,
     max_rows: Mapping[str, int | None] | None = None,
-) -> Sentences:
+) -> tuple[dict[str, Dataset], Labels, list[str], str]:
     """Read sentences or pairs, and number their labels.
 
     The training files are always read, since they have all classes. Validation data that are needed but missing are
@@ -153,6 +140,10 @@ def load_sentences(
         trained, do_regression: As in `number_labels`.
         held_out: Fraction of each class to hold out.
         max_rows: Maximum number of rows by kind, the first ones. No class is missing, since labels are numbered before.
+
+    Returns:
+        The splits, such as "validation_matched", with the columns "sentence1", for pairs "sentence2", and "labels";
+        what the labels are; and the names of the columns of text and of the label in the data.
 
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
@@ -191,7 +182,7 @@ def load_sentences(
         if blank := [number for number, parts in pairs if not all(map(str.strip, parts))]:
             logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0])
         splits[split] = _first_rows(rows, (max_rows or {}).get(split.partition("_")[0]), split)
-    return Sentences(splits, labels, list(columns), label_column)
+    return splits, labels, list(columns), label_column
 
 
 def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str, Dataset]:
@@ -211,7 +202,7 @@ def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str
 def _first_rows(rows: Dataset, limit: int | None, split: str) -> Dataset:
     """Return at most `limit` rows, with a warning if they have one class and all rows have several."""
     kept = rows.take(min(limit or len(rows), len(rows)))
-    if len(kept) < len(rows) and "labels" in rows.column_names:
+    if "labels" in rows.column_names:
         classes, kept_classes = (len(set(map(str, part["labels"]))) for part in (rows, kept))
         if kept_classes == 1 < classes:
             logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)

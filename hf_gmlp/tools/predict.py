@@ -62,9 +62,7 @@ def predict(
     dtype: str = "auto",
 ) -> None:
     """Write the rows of a file, or of a folder of pictures, to a csv or jsonl file, with the `top_k` best classes or
-    answers of each row and their probabilities. If there are labels, print the score. Texts are classified by their
-    first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training. With
-    `version_2_with_negative`, the answer to a question may be "", no answer.
+    answers of each row and their probabilities. If there are labels, print the score.
 
     Rows are read, predicted and written in chunks, so that memory does not grow with the file. An interrupted command
     leaves the finished chunks in the file "OUTPUT.partial".
@@ -117,21 +115,20 @@ def predict(
     if not counts["predictions"]:
         raise InputError(f"No row of {data} can be predicted: all rows {next(iter(notes))}.")
     os.replace(unfinished, target)
-    computed = str(runnable.dtype).removeprefix("torch.")
-    print(f"{counts['predictions']} predictions are in {output} (computed in {computed})")
-    lines = [f"{count} of {counts['rows']} rows {note}" for note, count in notes.items() if count]
-    print(*(scorer.report() if scorer else ()), *lines, sep="\n")
+    lines = scorer.report() if scorer else []
+    lines += [f"{count} of {counts['rows']} rows {note}" for note, count in notes.items() if count]
+    dtype = str(runnable.dtype).removeprefix("torch.")
+    print(f"{counts['predictions']} predictions are in {output} (computed in {dtype})", *lines, sep="\n")
 
 
 def find_task(checkpoint: str, data: str) -> str:
     """Return the task of a model, such as "SequenceClassification"; an InputError if it is not for such data."""
-    kinds = dict.fromkeys(("SequenceClassification", "QuestionAnswering"), "a file of texts")
-    kinds |= {"ImageClassification": "a folder of pictures"}
+    kinds = {"ImageClassification": "a folder of pictures"}
+    kinds |= dict.fromkeys(("SequenceClassification", "QuestionAnswering"), "a file of texts")
     task = task_of(open_config(checkpoint))
-    if not task:
-        raise InputError(f"{checkpoint} {EMBEDDINGS}")
     if task not in kinds:
-        raise InputError(f"{checkpoint} is for {task}, not for classes or answers: fine-tune it first.")
+        reason = "neither classifies nor answers questions: fine-tune it first." if task else EMBEDDINGS
+        raise InputError(f"{checkpoint} {reason}")
     if (task == "ImageClassification") != Path(data).is_dir():
         raise InputError(f"{checkpoint} classifies {kinds[task]}, which {data} is not: pass another model or data.")
     return task
@@ -155,13 +152,9 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 class Scorer:
-    """Compares the predictions of a classifier with the labels of the rows, if they have any.
-
-    Args:
-        config: The config of the classifier.
-        rows: The first rows, which determine the column of labels.
-        asked: The column of labels; by default the one that the model was trained on, or the first of the `usual` ones
-            that holds only labels of the model.
+    """Compares the predictions of a classifier with the labels of the rows, if they have any: those in the column that
+    is `asked` for, or that the model was trained on, or the first of the `usual` ones that, in the first `rows`, holds
+    only labels of the model.
     """
 
     def __init__(

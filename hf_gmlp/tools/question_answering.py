@@ -61,8 +61,8 @@ class QuestionAnswerer:
 
         Returns:
             A dictionary with "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
-            "start" and "end", where `context[start:end] == answer`; a list of dictionaries if `top_k > 1`; a list with
-            an entry for each question if `question` is a sequence.
+            "start" and "end" in the context; a list of dictionaries if `top_k > 1`; a list with an entry for each
+            question if `question` is a sequence.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)

@@ -183,7 +183,7 @@ def test_values_stay_as_they_are_in_the_file(tmp_path, content, rows):
         ("a.json", '{"text": ["a", "b"], "label": [1, 0]}', 'orient="records"'),
         ("a.json", '[["a", 1], ["b", 0]]', 'row 1 is a list: .*orient="records"'),
         ("a.jsonl", '{"text": "a"}\n[1]', "row 2 is a list"),
-        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "row 3: Expecting value"),
+        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "line 4: Expecting value"),
         (
             "a.jsonl",
             '{"text": "a"}\n{"text": ["b"]}',
@@ -204,7 +204,6 @@ def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content
 
 
 def test_later_rows_of_a_long_file_may_have_other_columns(tmp_path, options, monkeypatch):
-    monkeypatch.setattr("hf_gmlp.data.files.CHUNK_CHARACTERS", 20)
     monkeypatch.setattr("hf_gmlp.data.files.CHUNK_ROWS", 2)
     rows = [{"text": f"t{number}"} | ({"extra": [str(number)]} if number > 6 else {}) for number in range(9)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -75,7 +75,7 @@ def test_a_flag_or_feature_determines_the_labels():
 
 def test_a_missing_label_is_not_a_class():
     assert find(["a", None, " ", "NaN", "b"]) == AB
-    with pytest.raises(InputError, match="2 of 4 rows of the train data, such as row 2, have no label .*null"):
+    with pytest.raises(InputError, match="Row 2 of the train data has no label in the column 'label'"):
         label_ids(read(["a", " ", None, "b"]), AB, "train")
 
 
