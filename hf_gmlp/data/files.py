@@ -4,7 +4,6 @@ Training and `hf-gmlp predict` read a file with the same code, `stream_rows`; tr
 """
 
 import bz2
-import codecs
 import csv
 import glob
 import gzip
@@ -46,12 +45,20 @@ READERS = ("text", "json", "csv")
 MOST_LINES = 100
 # Number of rows that are converted to columns together.
 CHUNK_ROWS = 1000
-COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# Errors that reading a file may raise, in `datasets`, pyarrow, codecs and csv.
+# Errors that reading a file may raise, in `datasets`, pyarrow and csv.
 READ_ERRORS = (
     *(OSError, ValueError, RuntimeError, EOFError, zlib.error, lzma.LZMAError),
     *(DatasetsError, pyarrow.ArrowException, csv.Error),
 )
+
+
+def _open_zst(path: str, mode: str, **options) -> TextIO:
+    # The package zstandard does not notice that a file is incomplete.
+    return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
+
+
+# Endings of compressed files -> what opens them.
+COMPRESSIONS: dict[str, Callable] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "zst": _open_zst}
 
 
 @dataclass(frozen=True)
@@ -303,20 +310,10 @@ def _as_row(value: Any, number: int) -> dict:
     return value if isinstance(value, dict) else {"text": value}
 
 
-def _open_zst(path: str, mode: str, **options) -> TextIO:
-    # The package zstandard does not notice that a file is incomplete.
-    return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
-
-
-# What opens files with the endings of `COMPRESSIONS`.
-_OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zst}
-
-
 def open_text(path: str | Path, encoding: str | None = None, newline: str | None = None) -> TextIO:
     """Open a text file, by default in UTF-8, decompressed if it has the ending of a compressed file."""
+    opener = COMPRESSIONS.get(Path(path).suffix.lower().removeprefix("."), open)
     try:
-        codecs.lookup(encoding or "utf-8")
+        return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)
     except LookupError as error:
         raise InputError(f"There is no encoding {encoding!r}: pass another --encoding, such as cp1252.") from error
-    opener = _OPENERS.get(Path(path).suffix.lower(), open)
-    return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)

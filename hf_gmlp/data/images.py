@@ -3,14 +3,14 @@
 import logging
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import datasets
 from datasets import Dataset
 
-from ..errors import InputError, listed
+from ..errors import InputError
 from .files import COMPRESSIONS, FILE_KINDS, reading
 from .labels import ONE_CLASS, Labels, hold_out_rows, number_labels
 from .source import Source
@@ -27,10 +27,9 @@ SPLITS = {
 }
 
 
-def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Return the images in a folder and its subfolders, relative to it and sorted, and the numbers of other files by
-    their extension, of empty folders, and of links to folders that were read already. Hidden files and folders of
-    operating systems are ignored.
+def find_images(folder: Path) -> list[Path]:
+    """Return the images in a folder and its subfolders, relative to it and sorted. A warning says what else is in it,
+    except for hidden files and folders of operating systems.
     """
     images, left_out, root = [], Counter[str](), os.path.realpath(folder)
     own, seen = {parent for parent, *_ in os.walk(root)}, set[str]()
@@ -49,7 +48,10 @@ def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
                 images.append(path)
             else:
                 left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
-    return sorted(images), left_out
+    if left_out:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        logger.warning("Left out of %s: %s", folder, reasons)
+    return sorted(images)
 
 
 def read_folder(folder: Path) -> dict[str, Dataset]:
@@ -59,25 +61,22 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: unpack an archive, and pass the folder of its pictures.")
-    paths, left_out = find_images(folder)
-    images = {path: split_of(path) for path in paths if len(path.parts) > 1}
-    has_splits = len(set(images.values()) - {None}) > 1
-    rows: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for path in paths:
-        split = images.get(path) if has_splits else "train"
-        if path in images and split is not None:
-            rows[split].append({"image": str(folder / path), "label": path.parent.name})
-        else:
-            left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
-    if not rows:
+    paths = find_images(folder)
+    splits = {path: split_of(path) for path in paths if len(path.parts) > 1}
+    if not splits:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
-    if left_out:
-        reasons = (f"{count} {reason}" for reason, count in left_out.most_common())
-        logger.warning("Left out of %s: %s", folder, "; ".join(reasons))
-    if has_splits:
-        names = (f"{split} from {listed(sorted({Path(x['image']).parts[-3] for x in rows[split]}))}" for split in rows)
-        logger.info("Splits of %s: %s", folder, ", ".join(names))
-    return {split: Dataset.from_list(split_rows) for split, split_rows in rows.items()}
+    if len({*splits.values()} - {None}) < 2:
+        splits = dict.fromkeys(splits, "train")
+    outside = Counter(path.parent.name or "the folder itself" for path in paths if splits.get(path) is None)
+    for name, count in outside.items():
+        logger.warning("Left out of %s: %d outside of class folders, in %s", folder, count, name)
+    results = {}
+    for split in dict.fromkeys(filter(None, splits.values())):
+        images = [path for path in paths if splits.get(path) == split]
+        logger.info("Splits of %s: %d images for %s", folder, len(images), split)
+        columns = {"image": [str(folder / path) for path in images], "label": [path.parent.name for path in images]}
+        results[split] = Dataset.from_dict(columns)
+    return results
 
 
 def split_of(path: Path) -> str | None:

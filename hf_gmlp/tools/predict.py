@@ -302,10 +302,7 @@ def choose_columns(
 
 def read_pictures(folder: str) -> list[Row]:
     """Return "file" and "folder" of the pictures in a folder."""
-    images, left_out = find_images(Path(folder))
-    if left_out:
-        print(f"Left out of {folder}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
-    return [{"file": str(image), "folder": image.parent.name} for image in images]
+    return [{"file": str(image), "folder": image.parent.name} for image in find_images(Path(folder))]
 
 
 def open_pictures(checkpoint: str, folder: str, notes: Counter[str]) -> tuple[Inputs, Callable]:

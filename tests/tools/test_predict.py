@@ -124,7 +124,7 @@ def test_the_n_of_other_models_is_fixed(tmp_path, text_config, perturbed_model, 
         predict(str(tmp_path), long_texts, str(tmp_path / "out.csv"), max_seq_length=13)
 
 
-def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_model, capsys):
+def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_model, capsys, caplog):
     config = vision_config(id2label=dict(enumerate(COLORS)))
     perturbed_model(GMLPForImageClassification, config).save_pretrained(tmp_path / "model")
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
@@ -139,7 +139,7 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     assert table["prediction"].tolist() == expected
     right = sum(label == name for label, name in zip(expected, table["folder"]))
     printed = capsys.readouterr().out
-    assert f"{right} of 6 rows), by the column 'folder'" in printed and "1 .heic (not a supported image)" in printed
+    assert f"{right} of 6 rows), by the column 'folder'" in printed and "1 .heic (not a supported image)" in caplog.text
     (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
     predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
     printed = capsys.readouterr().out
