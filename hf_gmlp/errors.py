@@ -83,7 +83,8 @@ def listed(names: list[str], most: int = 5) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message that is not blank, or the error's type."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8: save it as UTF-8 text (in Excel, as CSV UTF-8)"
+        name = error.encoding.upper()
+        return f"it is not {name}: save it as UTF-8 (in Excel, as CSV UTF-8), or pass --encoding, such as cp1252"
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

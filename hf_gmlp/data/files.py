@@ -4,54 +4,61 @@ Training and `hf-gmlp predict` read a file with the same code, `stream_rows`; tr
 """
 
 import bz2
-import codecs
+import csv
 import glob
 import gzip
-import hashlib
 import io
 import itertools
 import json
 import lzma
 import os
-import re
 import tempfile
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-import pandas
 import pyarrow
 from datasets import ClassLabel, Dataset, IterableDataset, config, load_dataset
 from datasets.exceptions import DatasetsError
+from datasets.fingerprint import Hasher
 
-from ..errors import InputError, causes, first_line, hub_reason
+from ..errors import InputError, causes, first_line
 
-# By default, pandas would replace "NA" and "null" by missing values, and guess the types of columns.
-_CSV = {"keep_default_na": False, "index_col": False, "dtype": str}
-# File ending -> "text", "json", "csv" with options of pandas, or a builder of the `datasets` library with its options.
-# In .tsv files such as those of GLUE, a quotation mark is an ordinary character.
+# File ending -> "text", "json", "csv" with options of Python's reader, or a builder of the `datasets` library with its
+# options. In .tsv files such as those of GLUE, a quotation mark is an ordinary character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
-    "csv": ("csv", _CSV),
-    "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
+    "csv": ("csv", {}),
+    "tsv": ("csv", {"delimiter": "\t", "quoting": csv.QUOTE_NONE}),
     "parquet": ("parquet", {}),
 }
+# By default, a cell may have at most 131,072 characters.
+csv.field_size_limit(2**31 - 1)
+# What is read here, without the `datasets` library.
+READERS = ("text", "json", "csv")
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
-# Characters of JSON lines, and rows of other files, that are parsed together.
-CHUNK_CHARACTERS, CHUNK_ROWS = 1 << 21, 10_000
-COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# Errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning).
+# Number of rows that are converted to columns together.
+CHUNK_ROWS = 1000
+# Errors that reading a file may raise, in `datasets`, pyarrow and csv.
 READ_ERRORS = (
     *(OSError, ValueError, RuntimeError, EOFError, zlib.error, lzma.LZMAError),
-    *(DatasetsError, pyarrow.ArrowException, Warning),
+    *(DatasetsError, pyarrow.ArrowException, csv.Error),
 )
+
+
+def _open_zst(path: str, mode: str, **options) -> TextIO:
+    # The package zstandard does not notice that a file is incomplete.
+    return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
+
+
+# Endings of compressed files -> what opens them.
+COMPRESSIONS: dict[str, Callable] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "zst": _open_zst}
 
 
 @dataclass(frozen=True)
@@ -66,30 +73,6 @@ class Access:
         """Return them as arguments of `load_dataset`."""
         mode = "force_redownload" if self.overwrite_cache else None
         return {"cache_dir": self.cache_dir, "token": self.token, "download_mode": mode}
-
-
-def load_data(
-    *,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    files: Mapping[str, Sequence[str]] | None = None,
-    streaming: bool = False,
-    access: Access = Access(),
-    **options,
-) -> Mapping[str, Dataset | IterableDataset]:
-    """Return the splits of local `files`, with `options` of `read_files`, or else of a dataset on the Hub."""
-    if files:
-        options |= {"streaming": streaming, "access": access}
-        return {split: read_files(paths, **options) for split, paths in files.items()}
-    if dataset_name is None:
-        raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
-    try:
-        return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
-    except READ_ERRORS as error:
-        name, where = f"{dataset_name} {dataset_config_name or ''}".strip(), "there is no such folder, and on the Hub: "
-        raise InputError(
-            f"Cannot load {name}: {'' if Path(dataset_name).exists() else where}{hub_reason(error)}."
-        ) from error
 
 
 def file_kind(paths: Sequence[str | Path]) -> str:
@@ -119,7 +102,7 @@ def read_files(
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
-        if builder in ("text", "json", "csv"):
+        if builder in READERS:
             # Streams are split among workers by the lists among their arguments.
             arguments: dict = {"paths": paths, "encoding": encoding}
             first = next(_columns(**arguments), None)
@@ -150,15 +133,12 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
 
 
 def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
-    """Return the path of an Arrow file in the cache with the rows of `_columns`.
+    """Return the path of an Arrow file in the cache with the rows of `_columns`, whose first rows have this schema.
 
-    Args:
-        arguments: Those of `_columns`, which with the times of the files identify the copy in the cache.
-        schema: That of the first rows. If others have more columns, all are read twice.
+    The arguments and the times of the files identify it. If later rows have more columns, all are read twice.
     """
-    key = json.dumps([arguments, [(os.path.abspath(path), os.stat(path).st_mtime_ns) for path in arguments["paths"]]])
-    name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    folder = Path(access.cache_dir or config.HF_DATASETS_CACHE, "hf_gmlp", name)
+    files = [(os.path.abspath(path), os.stat(path).st_mtime_ns) for path in arguments["paths"]]
+    folder = Path(access.cache_dir or config.HF_DATASETS_CACHE, "hf_gmlp", Hasher.hash([arguments, files]))
     if access.overwrite_cache or not (folder / "rows.arrow").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         options: dict = {"promote_options": "permissive"}
@@ -176,31 +156,21 @@ def _cached(arguments: dict, schema: pyarrow.Schema, access: Access) -> str:
 
 
 def _columns(paths: Iterable[str], encoding: str | None) -> Iterator[dict[str, list]]:
-    """Yield the rows of `stream_rows` in chunks, as columns of text: numbers in JSON may stand beside text, and may be
-    written differently in each row. Those of a .txt file are its documents, not its lines.
+    """Yield the rows of files in chunks, as columns of text: numbers in JSON may stand beside text, and may be written
+    differently in each row.
     """
     names: dict[str, None] = {}
-    for path in paths:
-        kind = file_kind([path])
-        builder = FILE_KINDS[kind][0]
-        with reading([path], kind):
-            if builder == "csv":
-                yield from _csv_columns(path, encoding)
-            elif builder == "text":
-                documents = _documents(path, encoding)
-                while texts := list(itertools.islice(documents, CHUNK_ROWS)):
-                    yield {"text": texts}
-            else:
-                for rows in _json_chunks(path, encoding):
-                    names |= dict.fromkeys(itertools.chain.from_iterable(rows))
-                    columns = {name: [row.get(name) for row in rows] for name in names}
-                    for name, values in columns.items():
-                        types = {*map(type, values)} - {type(None)}
-                        if len(types) > 1 and types & {list, dict}:
-                            raise ValueError(f"only some rows have lists or objects in the column {name!r}")
-                        if types != {str}:
-                            columns[name] = _as_text(values)
-                    yield columns
+    rows = itertools.chain.from_iterable(_rows(path, encoding, _documents) for path in paths)
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        names |= dict.fromkeys(itertools.chain.from_iterable(chunk))
+        columns = {name: [row.get(name) for row in chunk] for name in names}
+        for name, values in columns.items():
+            types = {*map(type, values)} - {type(None)}
+            if len(types) > 1 and types & {list, dict}:
+                raise InputError(f"Only some rows of {', '.join(paths)} have lists or objects in the column {name!r}.")
+            if types != {str}:
+                columns[name] = _as_text(values)
+        yield columns
 
 
 def _stream(**arguments) -> Iterator[dict]:
@@ -218,19 +188,16 @@ def _as_text(value: Any) -> Any:
     return value if value is None else str(value)
 
 
-def _documents(path: str, encoding: str | None) -> Iterator[str]:
+def _documents(file: TextIO) -> Iterator[str]:
     """Yield the documents between blank lines. Blank lines may hold white space, as in WikiText."""
-    with open_text(path, encoding) as file:
-        for blank, group in itertools.groupby(file, str.isspace):
-            while not blank and (part := list(itertools.islice(group, MOST_LINES))):
-                yield "".join(part).rstrip("\n")
+    for blank, group in itertools.groupby(file, str.isspace):
+        while not blank and (part := list(itertools.islice(group, MOST_LINES))):
+            yield "".join(part).rstrip("\n")
 
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     """Convert an error in reading files into an InputError of one line."""
-    # Where pandas drops cells of rows that have more cells than the header, it only warns.
-    warnings.filterwarnings("error", "Length of header or names does not match")
     try:
         yield
     except READ_ERRORS as error:
@@ -239,11 +206,6 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = first_line(cause).rstrip(".")
-        if isinstance(cause, UnicodeDecodeError):
-            reason = (
-                f"it is not {cause.encoding.upper()}: pass another --encoding, such as cp1252 for a file of Excel in "
-                "Western Europe, or save it as UTF-8 (in Excel, as CSV UTF-8)"
-            )
         if "in DataLoader worker process" in reason:
             # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
@@ -256,83 +218,69 @@ def stream_rows(path: str, encoding: str | None = None) -> Iterator[dict]:
     """
     for file_path in expand([path]):
         kind = file_kind([file_path])
-        builder = FILE_KINDS[kind][0]
+        if FILE_KINDS[kind][0] in READERS:
+            yield from _rows(file_path, encoding, lambda file: (line.rstrip("\n") for line in file))
+            continue
         with reading([file_path], kind):
-            if builder == "csv":
-                yield from _stream(paths=[file_path], encoding=encoding)
-            elif builder == "json":
-                yield from itertools.chain.from_iterable(_json_chunks(file_path, encoding))
-            elif builder == "text":
-                with open_text(file_path, encoding) as file:
-                    yield from ({"text": line.rstrip("\n")} for line in file)
-            else:
-                data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
-                features = (data.features or {}).items()
-                classes = {name: feature.names for name, feature in features if isinstance(feature, ClassLabel)}
-                for row in data:
-                    names = {name: dict(enumerate(classes[name])).get(row[name]) for name in classes}
-                    yield row | names
+            data = cast(IterableDataset, read_files([file_path], streaming=True)).decode(False)
+            features = (data.features or {}).items()
+            classes = {name: dict(enumerate(x.names)) for name, x in features if isinstance(x, ClassLabel)}
+            for row in data:
+                yield row | {name: names.get(row[name]) for name, names in classes.items()}
 
 
-def _csv_columns(path: str, encoding: str | None) -> Iterator[dict[str, list]]:
-    """Yield the rows of a csv or tsv file in chunks, as columns of text."""
-    options = {"chunksize": CHUNK_ROWS} | FILE_KINDS[file_kind([path])][1]
-    with open_text(path, encoding) as file:
-        line = header = file.readline()
-        if "sep" not in options and line.lower().startswith("sep="):
-            # Excel's first line names the separator.
-            options, header = options | {"sep": line[4:5], "skiprows": 1}, file.readline()
-        # In other languages, Excel writes semicolons.
-        options = {"sep": max(",;\t", key=header.count)} | options
-    with open_text(path, encoding, newline="") as file:
+def _rows(path: str, encoding: str | None, texts: Callable[[TextIO], Iterable[str]]) -> Iterator[dict]:
+    """Yield the rows of a csv, tsv or JSON file, or the `texts` of a .txt file."""
+    kind = file_kind([path])
+    builder, options = FILE_KINDS[kind]
+    with reading([path], kind), open_text(path, encoding, newline="" if builder == "csv" else None) as file:
+        if builder == "csv":
+            yield from _csv_rows(file, **options)
+        elif builder == "json":
+            yield from _json_rows(file)
+        else:
+            yield from ({"text": text} for text in texts(file))
+
+
+def _csv_rows(file: TextIO, **options) -> Iterator[dict]:
+    """Yield the rows of a csv or tsv file. Columns without a name are numbered, as in pandas."""
+    header = file.readline()
+    if header.lower().startswith("sep="):
+        # Excel's first line names the separator.
+        options, header = {"delimiter": header[4]} | options, file.readline()
+    # In other languages, Excel writes semicolons.
+    options = {"delimiter": max(",;\t", key=header.count)} | options
+    reader = csv.reader(itertools.chain([header], file), strict=True, **options)
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(next(reader, []))]
+    if len(set(names)) < len(names):
+        raise ValueError("two columns have the same name")
+    for cells in reader:
+        if len(cells) > len(names):
+            raise ValueError(f"line {reader.line_num} has {len(cells)} cells, more than the header")
         # Only in a file with one column is a blank line a row.
-        for frame in pandas.read_csv(file, skip_blank_lines=options["sep"] in header, **options):
-            if len(frame):
-                yield frame.fillna("").to_dict("list")
+        if len(cells) > 1 or len(names) == 1 or "".join(cells).strip():
+            yield dict(itertools.zip_longest(names, cells, fillvalue=""))
 
 
-def _json_chunks(path: str, encoding: str | None) -> Iterator[list[dict]]:
-    """Yield the rows of JSON lines in chunks, or those of any other JSON file at once."""
-    with open_text(path, encoding) as file:
-        lines = list(itertools.islice((line for line in file if not line.isspace()), 2))
-        try:
-            values = [json.loads(line) for line in lines[:1]]
-        except json.JSONDecodeError:
-            values, lines = list(_json_values("".join(lines) + file.read())), []
-        if len(lines) < 2:
-            rows = _rows_in(values[0]) if len(values) == 1 else _as_rows(values)
-            yield from [rows] if rows else []
-            return
-        count, lines = 0, lines + file.readlines(CHUNK_CHARACTERS)
-        while lines:
-            lines = [line for line in lines if not line.isspace()]
-            yield _as_rows(_parse(lines, count), count)
-            count, lines = count + len(lines), file.readlines(CHUNK_CHARACTERS)
-
-
-def _parse(lines: list[str], count: int) -> list:
-    """Return the values of lines of JSON that follow `count` others."""
+def _json_rows(file: TextIO) -> Iterator[dict]:
+    """Yield the rows of JSON lines, or those of any other JSON file."""
+    lines = ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
+    first = list(itertools.islice(lines, 2))
     try:
-        # One call is three times as fast as one for each line.
-        values = json.loads(f"[{','.join(lines)}]")
+        value = json.loads(first[0][1]) if first else []
     except json.JSONDecodeError:
-        values = []
-    if len(values) != len(lines):
-        for number, line in enumerate(lines, count + 1):
-            try:
-                json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"row {number}: {error}") from error
-    return values
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield values of JSON one after the other, with white space between them."""
-    decoder, end = json.JSONDecoder(), 0
-    for start in (match.start() for match in re.finditer(r"\S", text)):
-        if start >= end:
-            value, end = decoder.raw_decode(text, start)
-            yield value
+        value, first = json.loads("".join(line for _, line in itertools.chain(first, lines))), []
+    if len(first) < 2:
+        yield from _rows_in(value)
+        return
+    # A fifth faster than json.loads.
+    decode = json.JSONDecoder().decode
+    for number, line in itertools.chain(first, lines):
+        try:
+            value = decode(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        yield _as_row(value, number)
 
 
 def _rows_in(value: Any) -> list[dict]:
@@ -352,37 +300,20 @@ def _rows_in(value: Any) -> list[dict]:
             rows += (question | {"context": part.get("context")} for part in paragraphs for question in part["qas"])
         else:
             rows.append(row)
-    return _as_rows(rows)
+    return [_as_row(row, number) for number, row in enumerate(rows, start=1)]
 
 
-def _as_rows(values: list, count: int = 0) -> list[dict]:
-    """Return JSON values that follow `count` others as rows: objects, or texts, which have the column "text"."""
-    if number := next((number for number, value in enumerate(values, count + 1) if isinstance(value, list)), None):
+def _as_row(value: Any, number: int) -> dict:
+    """Return a JSON value as a row: an object, or text, which has the column "text"."""
+    if isinstance(value, list):
         raise ValueError(f'row {number} is a list: write rows as objects, in pandas with to_json(orient="records")')
-    return [value if isinstance(value, dict) else {"text": value} for value in values]
-
-
-def _open_zst(path: str, mode: str, **options) -> TextIO:
-    # The package zstandard does not notice that a file is incomplete.
-    return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
-
-
-# How compressed files begin, and what opens them.
-_OPENERS: dict[bytes, Callable] = {
-    rb"\x1f\x8b": gzip.open,
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": bz2.open,
-    rb"\xfd7zXZ\x00": lzma.open,
-    rb"\x28\xb5\x2f\xfd": _open_zst,
-}
+    return value if isinstance(value, dict) else {"text": value}
 
 
 def open_text(path: str | Path, encoding: str | None = None, newline: str | None = None) -> TextIO:
-    """Open a text file, by default in UTF-8, decompressed if its first bytes are those of a compressed file."""
+    """Open a text file, by default in UTF-8, decompressed if it has the ending of a compressed file."""
+    opener = COMPRESSIONS.get(Path(path).suffix.lower().removeprefix("."), open)
     try:
-        codecs.lookup(encoding or "utf-8")
+        return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)
     except LookupError as error:
         raise InputError(f"There is no encoding {encoding!r}: pass another --encoding, such as cp1252.") from error
-    with open(path, "rb") as file:
-        start = file.read(10)
-    opener = next((opener for magic, opener in _OPENERS.items() if re.match(magic, start)), open)
-    return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)

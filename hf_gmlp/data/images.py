@@ -3,14 +3,14 @@
 import logging
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import datasets
 from datasets import Dataset
 
-from ..errors import InputError, listed
+from ..errors import InputError
 from .files import COMPRESSIONS, FILE_KINDS, reading
 from .labels import ONE_CLASS, Labels, hold_out_rows, number_labels
 from .source import Source
@@ -27,10 +27,9 @@ SPLITS = {
 }
 
 
-def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Return the images in a folder and its subfolders, relative to it and sorted, and the numbers of other files by
-    their extension, of empty folders, and of links to folders that were read already. Hidden files and folders of
-    operating systems are ignored.
+def find_images(folder: Path) -> list[Path]:
+    """Return the images in a folder and its subfolders, relative to it and sorted. A warning says what else is in it,
+    except for hidden files and folders of operating systems.
     """
     images, left_out, root = [], Counter[str](), os.path.realpath(folder)
     own, seen = {parent for parent, *_ in os.walk(root)}, set[str]()
@@ -49,37 +48,35 @@ def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
                 images.append(path)
             else:
                 left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
-    return sorted(images), left_out
+    if left_out:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        logger.warning("Left out of %s: %s", folder, reasons)
+    return sorted(images)
 
 
 def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
-    Folders further up may be named after splits; if they name fewer than two, all images are "train". One log line
-    names what is left out. There must be images in class folders.
+    Folders further up may be named after splits; if they name fewer than two, all images are "train".
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: unpack an archive, and pass the folder of its pictures.")
-    paths, left_out = find_images(folder)
-    images = {path: split_of(path) for path in paths if len(path.parts) > 1}
-    has_splits = len(set(images.values()) - {None}) > 1
-    rows: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for path in paths:
-        split = images.get(path) if has_splits else "train"
-        if path in images and split is not None:
-            rows[split].append({"image": str(folder / path), "label": path.parent.name})
-        else:
-            left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
-    if not rows:
+    paths = find_images(folder)
+    splits = {path: split_of(path) for path in paths if len(path.parts) > 1}
+    if not splits:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
-    if left_out:
-        reasons = (f"{count} {reason}" for reason, count in left_out.most_common())
-        logger.warning("Left out of %s: %s", folder, "; ".join(reasons))
-    if has_splits:
-        names = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
-        sources = ", ".join(f"{split} from {listed(sorted(folders))}" for split, folders in names.items())
-        logger.info("Splits of %s: %s", folder, sources)
-    return {split: Dataset.from_list(split_rows) for split, split_rows in rows.items()}
+    if len({*splits.values()} - {None}) < 2:
+        splits = dict.fromkeys(splits, "train")
+    outside = Counter(path.parent.name or "the folder itself" for path in paths if splits.get(path) is None)
+    for name, count in outside.items():
+        logger.warning("Left out of %s: %d outside of class folders, in %s", folder, count, name)
+    results = {}
+    for split in dict.fromkeys(filter(None, splits.values())):
+        images = [path for path in paths if splits.get(path) == split]
+        logger.info("Splits of %s: %d images for %s", folder, len(images), split)
+        columns = {"image": [str(folder / path) for path in images], "label": [path.parent.name for path in images]}
+        results[split] = Dataset.from_dict(columns)
+    return results
 
 
 def split_of(path: Path) -> str | None:
@@ -107,7 +104,6 @@ def load_images(
 
     Args:
         source: Its files are folders (see `read_folder`), or files with a column of images or of their paths.
-        image_column, label_column: The columns of files and datasets.
         train, validate: Whether training and validation data are needed.
         held_out: Fraction of each class to hold out if there are no validation data.
         seed: Seed of the rows that are held out, and of the sample for `max_rows`.
@@ -116,8 +112,14 @@ def load_images(
     Raises:
         InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
     """
-    if any(Path(path).is_dir() or not _is_table(path) for paths in source.files.values() for path in paths):
-        splits = _read_folders(source)
+    endings = {Path(path).suffix.lower().removeprefix(".") for paths in source.files.values() for path in paths}
+    if not endings <= {*FILE_KINDS, *COMPRESSIONS}:
+        splits: dict[str, Dataset] = {}
+        for split, paths in source.files.items():
+            folders = read_folder(Path(paths[0]))
+            # A folder of training images may have several splits.
+            wanted = next((name for name in (split, "test", "train") if name in folders), split)
+            splits |= folders if split == "train" else {split: folders[wanted]}
         image_column, label_column = "image", "label"
     else:
         splits = source.load()
@@ -142,17 +144,3 @@ def load_images(
             # A random sample, since the rows of folders are ordered by class.
             splits[split] = rows.shuffle(seed=seed).select(range(limit))
     return splits, labels
-
-
-def _is_table(path: str) -> bool:
-    return Path(path).suffix.lower().removeprefix(".") in (*FILE_KINDS, *COMPRESSIONS)
-
-
-def _read_folders(source: Source) -> dict[str, Dataset]:
-    """Return the splits of a folder of training images, which may have several, and of one of validation images."""
-    folders = {split: read_folder(Path(paths[0])) for split, paths in source.files.items()}
-    splits = folders.get("train", {})
-    if "validation" in folders:
-        parts = folders["validation"]
-        splits["validation"] = next(parts[name] for name in ("validation", "test", "train") if name in parts)
-    return splits

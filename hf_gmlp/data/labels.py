@@ -4,9 +4,8 @@ import ast
 import json
 import logging
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,15 +46,17 @@ def number_labels(
 ) -> tuple[dict[str, Dataset], Labels]:
     """Return the splits with only `columns`, renamed, and "labels" (see `label_ids`), and what the labels are.
 
-    Test data without labels get no such column. An InputError says which column, row or text is missing, or which label
-    is unknown.
+    Test data without labels get no such column.
 
     Args:
-        columns: Old and new names of the columns to keep, so that none of them can have the name "labels".
+        columns: Old and new names of the columns to keep.
         labels: What the labels are, by default what `find_labels` finds in the first split. The data may also have the
             numbers of these classes instead of their names.
         trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
             without training, fewer.
+
+    Raises:
+        InputError: If a column, text or label is missing, or a label is unknown.
     """
     values = {}
     for split, dataset in splits.items():
@@ -66,8 +67,8 @@ def number_labels(
         split, dataset = next(iter(splits.items()))
         labels = find_labels(dataset.features[label_column], values[split], do_regression)
     if trained and trained.names and labels.names and trained.problem_type == labels.problem_type:
-        missing = set(trained.names) - set(labels.names)
-        if set(labels.names) <= set(trained.names) and not (missing and train):
+        names, trained_names = set(labels.names), set(trained.names)
+        if names == trained_names or (names < trained_names and not train):
             labels = trained
     # GLUE's test data have -1 for a missing label.
     unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
@@ -88,25 +89,20 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str], label_co
     """Raise an InputError if there are no rows, or a column is missing or one of `columns` lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")
-    for column in [*columns, *([label_column] if label_column else [])]:
-        if column not in dataset.column_names:
-            names = dataset.column_names
-            advice = f"name yours, one of {', '.join(names)}, with a flag"
-            scalars = [name for name in names if isinstance(dataset.features[name], Value)]
-            bits = [name for name in scalars if {*map(str, dataset[name])} == {"0", "1"}]
-            if len(bits) > 1 and column == label_column:
-                advice += f'; or write the classes {listed(bits)} as one column of lists, such as ["{bits[0]}"]'
-            raise InputError(f"The {split} data have no column {column!r}: {advice}.")
+    names = dataset.column_names
+    for column in (*columns, label_column):
+        if column is not None and column not in names:
+            raise InputError(
+                f"The {split} data have no column {column!r}: name yours, one of {', '.join(names)}, with a flag."
+            )
+    for column in columns:
         empty = dataset.data.column(column).is_null().index(True).as_py()
-        if empty >= 0 and column != label_column:
+        if empty >= 0:
             raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
 
 
 def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) -> list:
-    """Return the label of each row: its name, a list of names, a dictionary of probabilities, or None if it is missing.
-
-    Numbers of the `class_names` are replaced by these names.
-    """
+    """Return the `label_names` of a column, or its dictionaries of probabilities."""
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
     values = dataset[column][:]
     if isinstance(feature, dict):
@@ -163,10 +159,8 @@ def _cell_list(cell: str) -> list | None:
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
-    """Return what the labels of a column are.
-
-    They are numbers with `do_regression` or, by default, if all are numbers and some have a decimal point or an
-    exponent. Otherwise they are classes, in the order of the column's `feature`, or sorted, numbers by value.
+    """Return what the labels of a column are: numbers with `do_regression` or, by default, if all are numbers and some
+    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted.
     """
     if isinstance(feature, dict):
         return Labels(list(feature), ONE_CLASS)
@@ -195,64 +189,63 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
 
-def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
-    """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
-    others; for a dictionary of probabilities (a teacher's, in training data) their list. An InputError names the first
-    row without such a label.
+def label_converter(labels: Labels) -> Callable[[Any], Any]:
+    """Return a function from a label, as `read_labels` returns it, to its class id; for `REGRESSION` to its number; for
+    `CLASSES` to 1.0 for each of its classes and 0.0 for the others; to None if the `labels` do not include it.
     """
-    ids: dict[Any, int] = {name: number for number, name in enumerate(labels.names or [])}
+    ids = {name: number for number, name in enumerate(labels.names or [])}
 
-    def convert(value: Any) -> Any:
-        if labels.problem_type == REGRESSION:
-            return float(value) if abs(float(value)) < LARGEST_NUMBER else ids[value]
-        if isinstance(value, dict) and split == "train":
-            # `datasets` adds the names that only other rows have, with None.
-            row = [float(value.get(name) or 0) for name in ids]
-            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
-                return ids[None]
-            return row
-        if labels.problem_type == CLASSES and isinstance(value, list):
-            row_ids = {ids[name] for name in value}
-            return [float(number in row_ids) for number in ids.values()]
-        # A text in place of a list has no id.
-        return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
+    def convert(label: Any) -> Any:
+        if labels.problem_type == CLASSES and isinstance(label, list):
+            names = {*label}
+            return [float(name in names) for name in ids] if names <= ids.keys() else None
+        if labels.problem_type == CLASSES or not isinstance(label, str):
+            return None
+        if labels.problem_type == ONE_CLASS:
+            return ids.get(label)
+        return float(label) if NUMBER.fullmatch(label) and abs(float(label)) < LARGEST_NUMBER else None
 
-    if missing := [row for row, value in enumerate(values, start=1) if value is None]:
-        raise InputError(
-            f"{len(missing)} of {len(values)} rows of the {split} data, such as row {missing[0]}, have no label in the "
-            f"column {column!r} (null, nan and empty cells are missing labels): label these rows, or leave them out."
-        )
-    result = []
+    return convert
+
+
+def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
+    """Return what `label_converter` returns for each row; for a dictionary of probabilities (a teacher's, in training
+    data) their list. An InputError names the first row without such a label.
+    """
+    result, convert = [], label_converter(labels)
     for row, value in enumerate(values, start=1):
-        try:
-            result.append(convert(value))
-        except (KeyError, TypeError, ValueError) as error:
+        is_soft = isinstance(value, dict) and split == "train"
+        result.append(_probabilities(value, labels.names or []) if is_soft else convert(value))
+        if result[-1] is None:
             expected = f"a number below {LARGEST_NUMBER:g}" if labels.problem_type == REGRESSION else labels
-            similar = similar_name(value, labels.names or ())
-            raise InputError(
-                f"Row {row} of the {split} data has {value!r}, which is not {expected}, in the column {column!r}"
-                f"{f': write it as {similar!r}' if similar else ''}."
-            ) from error
+            wrong = "no label" if value is None else f"{value!r}, which is not {expected},"
+            raise InputError(f"Row {row} of the {split} data has {wrong} in the column {column!r}: correct it.")
     return result
 
 
-def similar_name(label: object, names: Iterable[str]) -> str | None:
-    """Return the name that differs from a label only in upper case, Unicode form or as numbers are written, if any."""
-
-    def form(text: str) -> str | float:
-        return float(text) if NUMBER.fullmatch(text) else unicodedata.normalize("NFKC", text).casefold()
-
-    return next((name for name in names if isinstance(label, str) and form(name) == form(label)), None)
+def _probabilities(label: dict, names: list[str]) -> list[float] | None:
+    """Return the probabilities of the classes in a label; None if they are not probabilities of these classes."""
+    # `datasets` adds the names that only other rows have, with None.
+    values = [str(label.get(name) or 0) for name in names]
+    row = [float(value) for value in values if NUMBER.fullmatch(value)]
+    is_valid = label.keys() <= {*names} and len(row) == len(names) and min(row) >= 0 and abs(sum(row) - 1) < 1e-3
+    return row if is_valid else None
 
 
 def count_labels(ids: list, labels: Labels) -> str:
     """Return in one line what the labels are, with the number of rows of the most frequent classes."""
     if labels.names is None:
-        return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g}"
+        return f"numbers from {min(ids):g} to {max(ids):g}"
     counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
     ranked = Counter(dict(zip(labels.names, counts))).most_common()
-    prefix = "any of " if labels.problem_type == CLASSES else ""
-    return f"{prefix}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
+    return f"{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
+
+
+def config_labels(config: PreTrainedConfig) -> Labels:
+    """Return the labels of a classifier's config."""
+    problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
+    names = [name for _, name in sorted(config.id2label.items())]
+    return Labels(None if problem_type == REGRESSION else names, problem_type)
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
@@ -262,17 +255,13 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
-    problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
-    names = [name.removeprefix("LABEL_") for _, name in sorted(config.id2label.items())]
-    return Labels(None if problem_type == REGRESSION else names, problem_type)
+    names, problem_type = config_labels(config)
+    return Labels(names and [name.removeprefix("LABEL_") for name in names], problem_type)
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """Write the labels into a config.
-
-    Returns:
-        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs;
-        an InputError if it may not get one.
+    """Write the labels into a config, and return whether the checkpoint was trained for other labels, so that it gets
+    a new classifier if their number differs; an InputError if it may not get one.
     """
     trained, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
@@ -291,26 +280,18 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     return has_other_labels
 
 
-def rows_by_class(labels: Sequence, seed: int = 0) -> np.ndarray:
-    """Return the indices of all rows [N], sorted by class or number, and in random order within a class."""
-    rows = np.random.default_rng(seed).permutation(len(labels))
-    return np.array(sorted(rows, key=labels.__getitem__))
-
-
 def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Split off the same fraction of each class, or of each range of numbers, to within one row.
-
-    Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
-    for training.
+    """Split off the same fraction of each class, or of each range of numbers, to within one row. A class with a single
+    row keeps it for training. Both parts have a new column "row", the number of the row in `dataset`, from 1.
     """
     labels = dataset["labels"][:]
-    # Hold out every k-th row.
-    rows = rows_by_class(labels, seed)
+    # Hold out every k-th row, in the order of classes or numbers, and in random order within a class.
+    rows = np.array(sorted(np.random.default_rng(seed).permutation(len(labels)), key=labels.__getitem__))
     positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
-    held_out = set(rows[positions[positions < len(rows)]].tolist())
-    if not isinstance(labels[0], float):
-        sizes = Counter(map(str, labels))
-        held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
+    sizes = Counter(map(str, labels))
+    is_number = isinstance(labels[0], float)
+    chosen = rows[positions[positions < len(rows)]].tolist()
+    held_out = {row for row in chosen if is_number or sizes[str(labels[row])] > 1}
     if not held_out or len(held_out) == len(dataset):
         raise InputError(f"{len(dataset)} training samples, or their classes, are too few to hold some out: add rows.")
     counts = len(held_out), len(dataset) - len(held_out)

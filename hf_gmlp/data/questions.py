@@ -31,14 +31,9 @@ def check_question(row: dict, where: str, split: str) -> dict:
     """
     name = f"question {row.get('id', row.get('question'))!r} in {where}"
     for field in TEXT:
-        if field not in row:
+        if not isinstance(row.get(field), str | int if field == "id" else str) or not str(row[field]).strip():
             fields = ", ".join(row)
-            raise InputError(
-                f"The {name} has no text in the field {field!r}, since it has only {fields}: rename a field."
-            )
-        value = row[field]
-        if not isinstance(value, str | int if field == "id" else str) or not str(value).strip():
-            raise InputError(f"The {name} has no text in the field {field!r}: correct it, or remove the question.")
+            raise InputError(f"The {name} has no text in the field {field!r}, of {fields}: correct or rename it.")
     answers = row.get("answers")
     # A table has no lists of answers.
     if answers is None or isinstance(answers, str):
@@ -46,23 +41,20 @@ def check_question(row: dict, where: str, split: str) -> dict:
     try:
         if isinstance(answers, dict):
             answers = [dict(zip(answers, values)) for values in zip(*answers.values(), strict=True)]
-        texts = [str.strip(answer["text"]) for answer in answers]
+        texts = [answer["text"].strip() for answer in answers]
         starts = [index(answer["answer_start"]) for answer in answers]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
     if texts and row.get("is_impossible"):
         raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
-    starts = [_find_answer(row["context"], text, start, name) for text, start in zip(texts, starts)]
+    for number, (text, start) in enumerate(zip(texts, starts)):
+        tail = row["context"][start:].lstrip()
+        if start < 0 or not text or not tail.startswith(text):
+            raise InputError(f"The answer {text!r} to {name} is not at character {start} of its context: correct it.")
+        # White space before the answer is not a part of it.
+        starts[number] = len(row["context"]) - len(tail)
     answers = {"text": texts, "answer_start": starts}
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
-
-
-def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """Return the index of an answer's first character: `start`, or the first one after white space there."""
-    tail = context[start:].lstrip()
-    if start < 0 or not text or not tail.startswith(text):
-        raise InputError(f"The answer {text!r} to {name} is not at character {start} of its context: correct it.")
-    return len(context) - len(tail)
 
 
 def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int) -> None:
@@ -139,7 +131,7 @@ def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[
 
 
 class Span(NamedTuple):
-    """Characters [start, end) of the context, and the logits of their first and last token."""
+    """Characters [start, end) of the context, the logits of their first and last token, and the sum of these."""
 
     start: int
     end: int
@@ -153,14 +145,17 @@ class Span(NamedTuple):
 
 @dataclass
 class Decoded:
-    """The answers to one question."""
+    """The answers to one question.
 
-    # The text of the best span.
+    Attributes:
+        text: The best span.
+        nbest: The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters
+            of the context), "probability" (within this list), "start_logit", "end_logit".
+        null_odds: The score of no answer minus that of the best span; minus infinity if there is always an answer.
+    """
+
     text: str
-    # The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters of the
-    # context), "probability" (within this list), "start_logit", "end_logit".
     nbest: list[dict]
-    # The score of no answer minus that of the best span; minus infinity if there is always an answer.
     null_odds: float
 
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
@@ -172,16 +167,13 @@ def best_spans(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     offsets: Sequence[Sequence[int]],
-    *,
     n_best_size: int,
     max_answer_length: int,
 ) -> list[Span]:
-    """Return the spans of one window with the highest sum of start and end logit, best first.
+    """Return the spans of one window with the highest sum of start and end logit [m], best first.
 
-    Args:
-        start_logits, end_logits: The logits of its tokens [m].
-        offsets: The characters [start, end) of each token. One without characters neither starts nor ends a span.
-        max_answer_length: Maximum number of tokens of a span.
+    Tokens without `offsets`, the characters [start, end) of each token, neither start nor end a span, which has at most
+    `max_answer_length` tokens.
     """
     is_text = np.array([start < end for start, end in offsets])
     starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
@@ -223,23 +215,20 @@ def decode_answers(
     """
     spans: list[list[Span]] = [[] for _ in contexts]
     nulls: list[list[Span]] = [[] for _ in contexts]
-    limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     columns = windows["question_index"], windows["offsets"], start_logits, end_logits
     for question, offsets, start, end in zip(*columns, strict=True):
         start, end = start[: len(offsets)], end[: len(offsets)]
         if not np.isfinite([start, end]).all():
             raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
         nulls[question].append(Span(0, 0, float(start[0]), float(end[0])))
-        spans[question] += best_spans(start, end, offsets, **limits)
+        spans[question] += best_spans(start, end, offsets, n_best_size, max_answer_length)
 
     decoded = []
     for context, candidates, null_candidates in zip(contexts, spans, nulls):
         # The same characters in two overlapping windows are a single answer.
-        best: dict[tuple[int, int], Span] = {}
-        for span in sorted(candidates, key=lambda span: -span.score):
-            best.setdefault((span.start, span.end), span)
+        best = {span[:2]: span for span in sorted(candidates, key=lambda span: span.score)}
         # A context of white space has no span.
-        ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
+        ranked = sorted(best.values(), key=lambda span: -span.score)[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
         text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
         if version_2_with_negative:
             null = min(null_candidates, key=lambda span: span.score)
@@ -263,28 +252,24 @@ def load_questions(
     version_2_with_negative: bool = False,
     max_rows: Mapping[str, int | None] | None = None,
 ) -> dict[str, Dataset]:
-    """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
+    """Return the questions of the `splits`, checked: "id", "question", "context" and "answers" {"text": [...],
+    "answer_start": [...]}.
 
-    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
-    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
-
-    Args:
-        splits: The splits needed.
-        version_2_with_negative: Whether questions may have no answer.
-        max_rows: Maximum number of questions by split, the first ones.
+    Both lists are empty if there is no answer, for which `version_2_with_negative` is needed; a "test" split without
+    any answer has no column "answers". At most `max_rows` questions of a split are read, the first ones.
 
     Raises:
         InputError: If data are missing or have another format, two questions share an id, an answer is not at its
             position, or a question has no answer but must have one.
     """
     loaded = {} if source.files else source.load()
+    for split, paths in source.files.items():
+        loaded[split] = itertools.chain.from_iterable(stream_rows(path, source.encoding) for path in paths)
     questions = {}
     for split in splits:
         where = ", ".join(source.files.get(split, [str(source.dataset_name)]))
-        unchecked: Iterable[dict] = loaded.get(split, ())
-        if source.files:
-            unchecked = itertools.chain(*(stream_rows(path, source.encoding) for path in source.files.get(split, ())))
-        rows = [check_question(row, where, split) for row in itertools.islice(unchecked, (max_rows or {}).get(split))]
+        unchecked = itertools.islice(loaded.get(split, ()), (max_rows or {}).get(split))
+        rows = [check_question(row, where, split) for row in unchecked]
         if not rows:
             raise InputError(f"There are no {split} questions in {where}: pass other data, such as --{split}_file.")
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset, Value
@@ -65,14 +64,6 @@ def find_text_columns(
     return columns
 
 
-def check_texts(dataset: Dataset, columns: Sequence[str]) -> None:
-    """Raise an InputError if one of the `TEXT_COLUMNS`, which had the names `columns`, holds something else."""
-    for name, column in zip(TEXT_COLUMNS, columns):
-        feature = dataset.features[name]
-        if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            raise InputError(f"The column {column!r} must hold text, not {feature}: name another, --text_column_names.")
-
-
 def text_columns_of(dataset: Dataset) -> list[list[str]]:
     """Return the texts of each of the `TEXT_COLUMNS` that a dataset has; missing values are "", numbers are text."""
     columns = [dataset[name][:] for name in TEXT_COLUMNS if name in dataset.column_names]
@@ -85,18 +76,12 @@ def text_parts(row: Mapping[str, object], columns: Sequence[str], separator: str
     return tuple(values) if separator is None else (separator.join(filter(str.strip, values)),)
 
 
-def blank_rows(dataset: Dataset) -> list[int]:
-    """Return the indices of the rows without text in one of the `TEXT_COLUMNS`."""
-    return [index for index, values in enumerate(zip(*text_columns_of(dataset))) if not all(map(str.strip, values))]
-
-
 def tokenize_sentences(
     dataset: Dataset, tokenizer: Tokenizer, length: int, num_proc: int | None = None, overwrite_cache: bool = False
 ) -> Dataset:
-    """Tokenize the `TEXT_COLUMNS` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    """Tokenize the `TEXT_COLUMNS` as BERT's input, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], of at most `length` tokens.
 
-    The longer sentence of a pair is truncated first, to at most `length` tokens in all. The column "labels" is kept.
-    An InputError says if the tokenizer cannot pad the rows of a batch.
+    The longer sentence of a pair is truncated first. The column "labels" is kept.
     """
     if tokenizer.pad_token is None:
         raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
@@ -129,22 +114,6 @@ def texts(dataset: Dataset) -> list[str]:
     return [" ".join(values) for values in zip(*text_columns_of(dataset))]
 
 
-class Sentences(NamedTuple):
-    """Labeled sentences or pairs.
-
-    Attributes:
-        splits: Such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
-            "labels".
-        labels: What the labels are.
-        text_columns, label_column: The names of the columns in the data.
-    """
-
-    splits: dict[str, Dataset]
-    labels: Labels
-    text_columns: list[str]
-    label_column: str
-
-
 def load_sentences(
     source: Source,
     kinds: Sequence[str] = ("train",),
@@ -157,7 +126,7 @@ def load_sentences(
     do_regression: bool | None = None,
     held_out: float = 0.1,
     max_rows: Mapping[str, int | None] | None = None,
-) -> Sentences:
+) -> tuple[dict[str, Dataset], Labels, list[str], str]:
     """Read sentences or pairs, and number their labels.
 
     The training files are always read, since they have all classes. Validation data that are needed but missing are
@@ -166,13 +135,15 @@ def load_sentences(
     Args:
         kinds: The data needed: "train", "validation" and "test".
         parts: The names of the splits of a kind that has several, such as the two validation splits of MNLI.
-        text_columns: The column of text, or the two of a pair; by default, see `find_text_columns`.
-        label_column: By default, see `find_label_column`.
+        text_columns, label_column: By default, see `find_text_columns` and `find_label_column`.
         labels: What the labels are, by default what the training data have, else `trained`.
-        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones.
-        do_regression: Whether the labels are numbers.
+        trained, do_regression: As in `number_labels`.
         held_out: Fraction of each class to hold out.
         max_rows: Maximum number of rows by kind, the first ones. No class is missing, since labels are numbered before.
+
+    Returns:
+        The splits, such as "validation_matched", with the columns "sentence1", for pairs "sentence2", and "labels";
+        what the labels are; and the names of the columns of text and of the label in the data.
 
     Raises:
         InputError: If something needed is missing or unreadable, or as in `number_labels`.
@@ -203,11 +174,15 @@ def load_sentences(
         # It was read only for its labels.
         splits.pop("train", None)
     for split, rows in splits.items():
-        check_texts(rows, columns)
-        if blank := blank_rows(rows):
-            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0] + 1)
+        for name, column in zip(TEXT_COLUMNS, columns):
+            feature = rows.features[name]
+            if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+                raise InputError(f"The column {column!r} must hold text, not {feature}: use --text_column_names.")
+        pairs = enumerate(zip(*text_columns_of(rows)), start=1)
+        if blank := [number for number, parts in pairs if not all(map(str.strip, parts))]:
+            logger.warning("%d row(s) of the %s data have no text, such as row %d", len(blank), split, blank[0])
         splits[split] = _first_rows(rows, (max_rows or {}).get(split.partition("_")[0]), split)
-    return Sentences(splits, labels, list(columns), label_column)
+    return splits, labels, list(columns), label_column
 
 
 def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str, Dataset]:
@@ -227,7 +202,7 @@ def _read_splits(source: Source, names: Mapping[str, Sequence[str]]) -> dict[str
 def _first_rows(rows: Dataset, limit: int | None, split: str) -> Dataset:
     """Return at most `limit` rows, with a warning if they have one class and all rows have several."""
     kept = rows.take(min(limit or len(rows), len(rows)))
-    if len(kept) < len(rows) and "labels" in rows.column_names:
+    if "labels" in rows.column_names:
         classes, kept_classes = (len(set(map(str, part["labels"]))) for part in (rows, kept))
         if kept_classes == 1 < classes:
             logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)

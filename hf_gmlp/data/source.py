@@ -1,10 +1,14 @@
 """What to read: local files or a dataset on the Hub."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from .files import Access, load_data
+from datasets import load_dataset
+
+from ..errors import InputError, hub_reason
+from .files import READ_ERRORS, Access, read_files
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,17 @@ class Source:
     access: Access = Access()
     encoding: str | None = None
 
-    def load(self, **options: Any) -> dict[str, Any]:
-        """Return the splits that exist, with options of `load_data`, such as "streaming"."""
-        source = {field.name: getattr(self, field.name) for field in fields(self)}
-        return dict(load_data(**source, **options))
+    def load(self, streaming: bool = False) -> dict[str, Any]:
+        """Return the splits that exist; with `streaming`, as streams."""
+        options: dict[str, Any] = {"streaming": streaming}
+        if self.files:
+            options |= {"access": self.access, "encoding": self.encoding}
+            return {split: read_files(paths, **options) for split, paths in self.files.items()}
+        if self.dataset_name is None:
+            raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
+        try:
+            return dict(load_dataset(self.dataset_name, self.dataset_config_name, **options, **self.access.options()))
+        except READ_ERRORS as error:
+            name = f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+            where = "" if Path(self.dataset_name).exists() else "there is no such folder, and on the Hub: "
+            raise InputError(f"Cannot load {name}: {where}{hub_reason(error)}.") from error

@@ -4,7 +4,6 @@ Tensors get this package's names and shapes, which show all sizes of the model. 
 every tensor that is missing, unexpected or of another shape.
 """
 
-import argparse
 import math
 import re
 import textwrap
@@ -23,10 +22,6 @@ from ..models.modeling_gmlp import GMLPForCausalLM, GMLPForImageClassification, 
 
 Tensors = dict[str, torch.Tensor]
 
-# Keys under which training scripts save the weights. Averaged weights come first, as in timm.
-WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
-# DistributedDataParallel and torch.compile put these in front of every name.
-PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
 # What to replace in the names of timm and, from `to_embed` on, of g-mlp-pytorch, in this order.
 NAMES = {
     r"^stem\.proj": "model.embeddings.projection",
@@ -55,10 +50,9 @@ TEXT_FIELDS |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 
 
 def convert_timm(source: str, out: str, *, license: str | None = None) -> list[str]:
-    """Convert weights of timm into a checkpoint, and return sentences about it.
+    """Convert a file, or the weights that timm downloads for a name, into a checkpoint; return sentences about it.
 
     Args:
-        source: A file, or the name of a model, whose weights timm downloads.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
     # The image processor needs Pillow: fail before the weights are downloaded.
@@ -99,8 +93,7 @@ def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: 
 
 
 def model_from_timm(tensors: Tensors) -> PreTrainedModel:
-    """Convert a state dict of timm into a GMLPForImageClassification."""
-    # Fields that the tensors do not show have the same defaults as in timm.
+    """Convert a state dict of timm, whose other fields have the defaults of the config."""
     return load(GMLPForImageClassification, rename(tensors))
 
 
@@ -130,17 +123,13 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> PreTrainedM
 
 def rename(tensors: Tensors) -> Tensors:
     """Give tensors the names of this package."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        for pattern, own in NAMES.items():
-            name = re.sub(pattern, own, name)
-        renamed[name] = tensor
-    return renamed
+    for pattern, own in NAMES.items():
+        tensors = {re.sub(pattern, own, name): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def load(model_class: type[PreTrainedModel], tensors: Tensors, **fields: Any) -> PreTrainedModel:
-    """Return a model of these tensors, which show all sizes of the text or the square image, in their dtype and in eval
-    mode, with other `fields` of the config."""
+    """Return a model of these tensors, which show all sizes for texts or square images, with other `fields`."""
     block = "model.layers.0"
     try:
         intermediate_size, hidden_size = tensors[f"{block}.proj_in.weight"].shape
@@ -164,25 +153,21 @@ def load(model_class: type[PreTrainedModel], tensors: Tensors, **fields: Any) ->
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """Read the tensors of a .safetensors file or of a file of torch.save, by name. Nothing in it is executed. It may be
-    a training script's checkpoint, with the weights under one of `WRAPPERS`."""
+    """Read the state dict in a .safetensors file or a file of torch.save. Nothing in it is executed."""
     try:
         if Path(path).suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(path)
-        else:
-            # timm's training script saves its flags with the weights.
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                content = torch.load(path, map_location="cpu", weights_only=True)
-        content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
-        return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
-    except (*LOADING_ERRORS, LookupError, AttributeError) as error:
+            return safetensors.torch.load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+            raise ValueError("it holds more than tensors by name")
+        return content
+    except (*LOADING_ERRORS, LookupError) as error:
         why = hub_reason(error)
         raise InputError(f"{path} is no state dict as torch.save(model.state_dict(), ...) writes it: {why}.") from error
 
 
 def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[str], license: str | None) -> list[str]:
-    """Write config, weights, code, a card with the `source` in words and `notes`, and for images timm's processor for
-    evaluation, to a new folder; return sentences about it."""
+    """Write a checkpoint, with a card and for images timm's processor, to a new folder; return sentences about it."""
     if Path(out).exists():
         raise InputError(f"{out} exists already: choose a new folder.")
     if isinstance(model.config, GMLPVisionConfig):

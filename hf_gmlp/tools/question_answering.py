@@ -7,6 +7,7 @@ answerer("Who wrote it?", "The novel was written by Mary Shelley.")
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,10 +27,6 @@ class QuestionAnswerer:
     Args:
         model: A trained question-answering model of any kind: a folder, a name on the Hub, or the model itself.
         tokenizer: Its tokenizer, by default the one that was saved with the model.
-
-    Raises:
-        InputError: If the model cannot be loaded or was not trained for question answering, or the tokenizer does not
-            fit.
     """
 
     def __init__(self, model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -64,11 +61,8 @@ class QuestionAnswerer:
 
         Returns:
             A dictionary with "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
-            "start" and "end", where `context[start:end] == answer`; a list of dictionaries if `top_k > 1`; a list with
-            an entry for each question if `question` is a sequence.
-
-        Raises:
-            InputError: If a context is empty, or a logit is not finite.
+            "start" and "end" in the context; a list of dictionaries if `top_k > 1`; a list with an entry for each
+            question if `question` is a sequence.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
@@ -76,17 +70,11 @@ class QuestionAnswerer:
             raise InputError("A context is empty: pass a text that may contain the answer.")
         if not questions:
             return []
-        windows = make_windows(
-            questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
-        )
-        decoded = decode_answers(
-            contexts,
-            windows,
-            *self._logits(windows, batch_size),
-            n_best_size=max(20, top_k),
-            max_answer_length=max_answer_length,
-            version_2_with_negative=handle_impossible_answer,
-        )
+        lengths = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride}
+        windows = make_windows(questions, contexts, self.tokenizer, **lengths)
+        options: dict[str, Any] = {"n_best_size": max(20, top_k), "max_answer_length": max_answer_length}
+        options["version_2_with_negative"] = handle_impossible_answer
+        decoded = decode_answers(contexts, windows, *self._logits(windows, batch_size), **options)
         keys = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
         answers = [[{key: span[name] for key, name in keys.items()} for span in each.nbest[:top_k]] for each in decoded]
         results = [spans[0] for spans in answers] if top_k == 1 else answers

@@ -2,7 +2,6 @@
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,34 +57,27 @@ def make_page(checkpoint: str, dtype: str = "auto") -> gr.Blocks:
     model = open_runnable(checkpoint, task, dtype)
     classes = ", ".join(config.id2label.values()) if "Classification" in task and config.num_labels > 1 else ""
     with gr.Blocks(title=Path(checkpoint).name, analytics_enabled=False) as page:
-        lines = [f"# {Path(checkpoint).name}", description(checkpoint), classes and f"Classes: {classes}"]
+        lines = [f"# {Path(checkpoint).name}", read_card(checkpoint)[0], classes and f"Classes: {classes}"]
         gr.Markdown("\n\n".join(filter(None, lines)))
         pages[task](model.eval(), checkpoint)
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 
-def card(checkpoint: str) -> ModelCard | None:
-    """Return the model card; None if there is none, or it cannot be read, since a page does not need it."""
-    with suppress(OSError, ValueError, YAMLError):
-        return ModelCard.load(Path(checkpoint, "README.md"))
-    return None
-
-
-def description(checkpoint: str) -> str:
-    """Return the first sentence of the model card's text, "" without a card."""
-    text = getattr(card(checkpoint), "text", "")
-    sentence = re.search(r"^# .*\n\s*([^#\s][^.]*(\.\S[^.]*)*\.)", text, re.MULTILINE)
-    return " ".join(sentence[1].split()) if sentence else ""
-
-
-def examples_of(checkpoint: str) -> list[list[str]] | None:
-    """Return the texts or pictures of the model card's `widget`, as the Hub shows them; None if it has none."""
-    data = getattr(card(checkpoint), "data", {})
-    widget = data.get("widget")
+def read_card(checkpoint: str) -> tuple[str, list[list[str]] | None]:
+    """Return the first sentence of the model card's text, and the texts or pictures of its `widget`, as the Hub shows
+    them; "" and None if there are none, or the card cannot be read, since a page does not need it.
+    """
+    try:
+        card = ModelCard.load(Path(checkpoint, "README.md"))
+    except (OSError, ValueError, YAMLError):
+        return "", None
+    sentence = re.search(r"^# .*\n\s*([^#\s][^.]*(\.\S[^.]*)*\.)", card.text, re.MULTILINE)
+    widget = card.data.get("widget")
     rows = [row for row in widget if isinstance(row, dict)] if isinstance(widget, list) else []
-    pictures = [Path(checkpoint, row["src"]) for row in rows if isinstance(row.get("src"), str)]
     texts = [row["text"] for row in rows if isinstance(row.get("text"), str)]
-    return [[text] for text in texts or [str(path) for path in pictures if path.is_file()]] or None
+    pictures = [Path(checkpoint, row["src"]) for row in rows if isinstance(row.get("src"), str)]
+    examples = [[text] for text in texts or [str(path) for path in pictures if path.is_file()]]
+    return " ".join(sentence[1].split()) if sentence else "", examples or None
 
 
 def need_input(value: str | None) -> None:
@@ -123,7 +115,7 @@ def classify_text(model: PreTrainedModel, checkpoint: str) -> None:
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
 
     inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model classifies pairs")]
-    gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples_of(checkpoint))
+    gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=read_card(checkpoint)[1])
 
 
 def answer_questions(model: PreTrainedModel, checkpoint: str) -> None:
@@ -152,7 +144,7 @@ def classify_images(model: PreTrainedModel, checkpoint: str) -> None:
     image = gr.Image(label="Image", type="filepath", image_mode=None)
     # gradio would open the file, for which Pillow has a limit of pixels.
     vars(image)["preprocess"] = lambda payload: payload and payload.path
-    gr.Interface(classify, image, gr.Label(label="Classes"), examples=examples_of(checkpoint))
+    gr.Interface(classify, image, gr.Label(label="Classes"), examples=read_card(checkpoint)[1])
 
 
 def continue_text(model: PreTrainedModel, checkpoint: str) -> None:

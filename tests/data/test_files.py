@@ -12,7 +12,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_gmlp.data.files import FILE_KINDS, Access, file_kind, load_data, read_files, stream_rows
+from hf_gmlp.data.files import FILE_KINDS, Access, file_kind, read_files, stream_rows
+from hf_gmlp.data.source import Source
 from hf_gmlp.errors import InputError
 
 
@@ -26,6 +27,12 @@ def options(request, tmp_path):
     [
         ("a.csv", 'text\nNA\n"null, None"\n', [{"text": "NA"}, {"text": "null, None"}]),
         ("a.tsv", 'text\tlabel\nsay "no\tNA\n', [{"text": 'say "no', "label": "NA"}]),
+        (
+            "a.csv",
+            ",text\n\n0,a\n ,\n1\n",
+            [{"Unnamed: 0": a, "text": b} for a, b in (("0", "a"), (" ", ""), ("1", ""))],
+        ),
+        ("a.csv", "text\na\n\nb", [{"text": "a"}, {"text": ""}, {"text": "b"}]),
         *[("a.csv", f'\ufefftext{s}label\n"a, b; c"{s}x\n', [{"text": "a, b; c", "label": "x"}]) for s in ",;\t"],
     ],
 )
@@ -64,7 +71,7 @@ def test_a_changed_file_is_read_again(tmp_path, name):
     access = Access(cache_dir=str(tmp_path / "cache"))
     for word in ("one", "two"):
         (tmp_path / name).write_text(f'{{"text": "{word}"}}\n' if name == "a.jsonl" else word)
-        assert load_data(files={"train": [tmp_path / name]}, access=access)["train"]["text"][:] == [word]
+        assert Source({"train": [tmp_path / name]}, access=access).load()["train"]["text"][:] == [word]
 
 
 def test_blank_lines_separate_documents(tmp_path, options):
@@ -90,9 +97,9 @@ def test_a_format_of_datasets_is_one_line(tmp_path, options, monkeypatch):
 
 def test_missing_data_are_refused(tmp_path):
     with pytest.raises(InputError, match="--dataset_name"):
-        load_data()
+        Source().load()
     with pytest.raises(InputError, match="none en: there is no such folder, and on the Hub: "):
-        load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
+        Source(dataset_name=str(tmp_path / "none"), dataset_config_name="en").load()
 
 
 def read(path, access):
@@ -176,11 +183,18 @@ def test_values_stay_as_they_are_in_the_file(tmp_path, content, rows):
         ("a.json", '{"text": ["a", "b"], "label": [1, 0]}', 'orient="records"'),
         ("a.json", '[["a", 1], ["b", 0]]', 'row 1 is a list: .*orient="records"'),
         ("a.jsonl", '{"text": "a"}\n[1]', "row 2 is a list"),
-        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "row 3: Expecting value"),
-        ("a.jsonl", '{"text": "a"}\n{"text": ["b"]}', "only some rows have lists or objects in the column 'text'"),
+        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "line 4: Expecting value"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": ["b"]}',
+            "Only some rows of .* have lists or objects in the column 'text'",
+        ),
         ("a.json", "", "a.json has no rows"),
         ("a.jsonl", "\n", "a.jsonl has no rows"),
         ("a.csv", "text,label\n", "a.csv has no rows"),
+        ("a.csv", "text,label\na,b\nc,d,e\n", "line 3 has 3 cells"),
+        ("a.csv", 'text,label\n"a,b\nc,d\n', "unexpected end of data"),
+        ("a.csv", "text,text\na,b\n", "two columns have the same name"),
     ],
 )
 def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content, message):
@@ -190,7 +204,7 @@ def test_other_json_and_empty_files_are_refused(tmp_path, options, name, content
 
 
 def test_later_rows_of_a_long_file_may_have_other_columns(tmp_path, options, monkeypatch):
-    monkeypatch.setattr("hf_gmlp.data.files.CHUNK_CHARACTERS", 20)
+    monkeypatch.setattr("hf_gmlp.data.files.CHUNK_ROWS", 2)
     rows = [{"text": f"t{number}"} | ({"extra": [str(number)]} if number > 6 else {}) for number in range(9)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     read_rows = list(read_files([tmp_path / "a.jsonl"], **options))
@@ -201,12 +215,15 @@ COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst"
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
-def test_compressed_files_are_recognized_by_their_content(tmp_path, options, kind):
+def test_compressed_files_are_recognized_by_their_ending(tmp_path, options, kind):
     lines = "".join(f'{{"text": "\xe9 {number}"}}\n' for number in range(5000)).encode()
     content = COMPRESS[kind](lines)
-    for name in (f"a.jsonl.{kind}", "a.jsonl", "a.jsonl.gz"):
-        (tmp_path / name).write_bytes(content)
-        assert [row["text"] for row in read_files([tmp_path / name], **options)] == [f"\xe9 {i}" for i in range(5000)]
+    (tmp_path / f"a.jsonl.{kind}").write_bytes(content)
+    rows = read_files([tmp_path / f"a.jsonl.{kind}"], **options)
+    assert [row["text"] for row in rows] == [f"\xe9 {i}" for i in range(5000)]
+    (tmp_path / "b.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_files([tmp_path / "b.jsonl"], **options)
     for size in (len(content) // 2, len(content) - 5):
         (tmp_path / f"b.txt.{kind}").write_bytes(content[:size])
         with pytest.raises(InputError, match="cannot be read"):
@@ -214,8 +231,8 @@ def test_compressed_files_are_recognized_by_their_content(tmp_path, options, kin
         with pytest.raises(InputError, match="cannot be read"):
             list(stream_rows(str(tmp_path / f"b.txt.{kind}")))
     table = io.StringIO("sep=;\na;b\n1;2,3\n").read().encode()
-    (tmp_path / "a.csv").write_bytes(COMPRESS[kind](table))
-    assert list(read_files([tmp_path / "a.csv"], **options)) == [{"a": "1", "b": "2,3"}]
+    (tmp_path / f"a.csv.{kind}").write_bytes(COMPRESS[kind](table))
+    assert list(read_files([tmp_path / f"a.csv.{kind}"], **options)) == [{"a": "1", "b": "2,3"}]
 
 
 def test_patterns_are_expanded(tmp_path, options):
@@ -234,7 +251,7 @@ def test_other_encodings_are_offered_and_read(tmp_path, options):
         lambda **o: read_files([tmp_path / "a.csv"], **options, **o),
         lambda **o: stream_rows(str(tmp_path / "a.csv"), **o),
     ):
-        with pytest.raises(InputError, match="a.csv .* not UTF-8: pass another --encoding, such as cp1252"):
+        with pytest.raises(InputError, match="a.csv .* not UTF-8: .*--encoding, such as cp1252"):
             list(read_rows())
         assert list(read_rows(encoding="cp1252")) == [{"text": "Straße", "label": "für"}]
         with pytest.raises(InputError, match="no encoding 'none'"):

@@ -75,7 +75,7 @@ def test_a_flag_or_feature_determines_the_labels():
 
 def test_a_missing_label_is_not_a_class():
     assert find(["a", None, " ", "NaN", "b"]) == AB
-    with pytest.raises(InputError, match="2 of 4 rows of the train data, such as row 2, have no label .*null"):
+    with pytest.raises(InputError, match="Row 2 of the train data has no label in the column 'label'"):
         label_ids(read(["a", " ", None, "b"]), AB, "train")
 
 
@@ -103,7 +103,7 @@ def test_vectors_are_class_ids_of_features_and_numbers_of_named_classes(caplog):
 
 def test_columns_that_cannot_be_labels_are_named(caplog):
     rows = Dataset.from_dict({"text": ["a", "b"], "bug": [0, 1], "ui": ["1", "0"]})
-    with pytest.raises(InputError, match=r'no column .label.: .* bug, ui as one column of lists, such as \["bug"\]'):
+    with pytest.raises(InputError, match="no column 'label': name yours, one of text, bug, ui"):
         number_labels({"train": rows}, {"text": "text"}, "label", trained=None, train=True)
     number_labels({"train": rows}, {"bug": "text"}, "text", trained=None, train=True)
     assert "Every row has a class of its own: is the column 'text' the label?" in caplog.text
@@ -133,8 +133,8 @@ def test_class_numbers_are_accepted_as_labels():
         (["a"], SEVERAL, "which is not any of"),
         ([["a"]], AB, "not one of"),
         (["1e300"], NUMBERS, "'1e300', which is not a number below 1e"),
-        (["A"], AB, "'A', .*: write it as 'a'"),
-        (["1.0"], Labels(["0", "1"], ONE_CLASS), "'1.0', .*: write it as '1'"),
+        (["A"], AB, "'A', which is not one of"),
+        (["1.0"], Labels(["0", "1"], ONE_CLASS), "'1.0', which is not one of"),
         # Only training data may have probabilities.
         ([{"a": 1.0}], AB, "not one of"),
     ],
@@ -144,7 +144,7 @@ def test_bad_rows_are_named(values, labels, message):
         label_ids(read(values), labels, "test")
 
 
-@pytest.mark.parametrize("value", [{"a": 0.5, "b": 0.4}, {"a": -0.5, "b": 1.5}, {"a": 0.5, "c": 0.5}])
+@pytest.mark.parametrize("value", [{"a": 0.5, "b": 0.4}, {"a": -0.5, "b": 1.5}, {"a": 0.5, "c": 0.5}, {"a": "x"}])
 def test_a_dictionary_must_have_the_probabilities_of_all_classes(value):
     with pytest.raises(InputError, match="Row 2 of the train data"):
         label_ids([{"a": 0.5, "b": 0.5}, value], AB, "train")

@@ -116,11 +116,11 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
     labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
     glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
 
-    def load_data(dataset_name, dataset_config_name, **options):
+    def load_dataset(dataset_name, dataset_config_name, **options):
         assert (dataset_name, dataset_config_name) == ("nyu-mll/glue", name)
         return glue
 
-    monkeypatch.setattr("hf_gmlp.data.source.load_data", load_data)
+    monkeypatch.setattr("hf_gmlp.data.source.load_dataset", load_dataset)
     splits, labels = load("train", "validation", "test", task_name=name)
     assert list(splits) == ["train", *validations, *tests]
     assert labels.names == (list(task.labels) if task.labels else None)
@@ -133,7 +133,7 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
 def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     train = Dataset.from_dict({"text": ["x", "y"] * 10, "label": [0, 1] * 10}, features=features)
-    monkeypatch.setattr("hf_gmlp.data.source.load_data", lambda **options: DatasetDict({"train": train}))
+    monkeypatch.setattr("hf_gmlp.data.source.load_dataset", lambda *names, **options: DatasetDict({"train": train}))
     # The class order is that of the dataset.
     assert load(dataset_name="some/data")[1].names == ["z", "a"]
     # Validation rows are held out of the training data.

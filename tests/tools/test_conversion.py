@@ -1,7 +1,5 @@
 """Conversion from timm and g-mlp-pytorch: outputs, gradients, names, files, and what cannot be converted."""
 
-import argparse
-
 import pytest
 import safetensors.torch
 import timm
@@ -193,28 +191,12 @@ class Payload:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "prefix"),
-    [(None, ""), ("state_dict", "module."), ("model_ema", "_orig_mod."), ("model", "_orig_mod.module.")],
-)
-def test_tensors_in_checkpoints_of_training_scripts_are_found(tmp_path, wrapper, prefix):
-    content = {prefix + name: tensor for name, tensor in TENSORS.items()}
-    if wrapper is not None:
-        flags = argparse.Namespace(lr=0.1)
-        content = {"epoch": 3, "arch": "gmlp", "args": flags, "optimizer": {"state": {}}, wrapper: content}
-        if wrapper.endswith("ema"):
-            content["state_dict"] = {"other": torch.zeros(1)}
-    torch.save(content, tmp_path / "weights.pth")
-    read = read_tensors(tmp_path / "weights.pth")
-    assert list(read) == list(TENSORS)
-    assert all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
-
-
 def test_nothing_in_a_file_is_executed(tmp_path):
     torch.save(TENSORS | {"extra": Payload(tmp_path / "executed")}, tmp_path / "payload.pth")
     (tmp_path / "note.txt").write_text("hello")
     torch.save([torch.ones(2)], tmp_path / "list.pth")
-    for name in ("payload.pth", "note.txt", "list.pth"):
+    torch.save({"state_dict": TENSORS, "epoch": 3}, tmp_path / "training.pth")
+    for name in ("payload.pth", "note.txt", "list.pth", "training.pth"):
         with pytest.raises(InputError, match=name):
             read_tensors(tmp_path / name)
     assert not (tmp_path / "executed").exists()

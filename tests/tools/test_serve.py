@@ -142,11 +142,11 @@ def test_photos_of_200_million_pixels_are_reduced_and_other_large_files_refused(
 
 
 def test_examples_come_from_the_card(folders):
-    (first, second) = serve.examples_of(str(CHECKPOINTS / "amlp-mini-sst2"))
+    (first, second) = serve.read_card(str(CHECKPOINTS / "amlp-mini-sst2"))[1]
     assert "film" in first[0] and len(second) == 1
     images = CHECKPOINTS / "gmlp-mini-cifar10"
-    assert serve.examples_of(str(images)) == [[str(images / "ship.png")]]
-    assert serve.examples_of(str(folders["classes"])) is None
+    assert serve.read_card(str(images))[1] == [[str(images / "ship.png")]]
+    assert serve.read_card(str(folders["classes"]))[1] is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_examples_come_from_the_card(folders):
 def test_examples_that_cannot_be_read_are_left_out(tmp_path, front):
     card = f"---\n{front}\n---\n# Name\n\nA model.\n"
     (tmp_path / "README.md").write_bytes(card.encode("latin-1"))
-    assert serve.examples_of(str(tmp_path)) is None and serve.description(str(tmp_path)) in ("", "A model.")
+    assert serve.read_card(str(tmp_path)) in [("", None), ("A model.", None)]
 
 
 def test_a_text_is_continued_up_to_n_tokens(opened, folders):
