@@ -63,6 +63,7 @@ def run(folder, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_the_components_are_those_of_the_teacher(folder, run):
     run("untrained", "--budget", 0)
     files = sorted((folder / "out" / "teacher").glob("*.npy"))
@@ -93,6 +94,7 @@ def test_the_components_are_those_of_the_teacher(folder, run):
     assert np.corrcoef(stored[:, 1:].ravel(), expected.ravel())[0, 1] > 0.95
 
 
+@pytest.mark.slow
 def test_teaching_approaches_the_teacher_and_continues(folder, run, monkeypatch):
     flags = ("--budget", 360, "--decay", 120, "--save_steps", 5)
     untrained, _ = run("untrained", "--budget", 0)
@@ -135,6 +137,7 @@ def test_teaching_approaches_the_teacher_and_continues(folder, run, monkeypatch)
         torch.testing.assert_close(weight, taught.state_dict()[name], atol=2e-3, rtol=0, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "without"), [("amlp", "parts"), ("cnn", "classes"), ("vit", "parts"), ("gmlp", "teacher")]
 )

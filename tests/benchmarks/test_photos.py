@@ -36,6 +36,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", [False, True])
 def test_all_models_are_compared(folder, monkeypatch, capsys, select):
     names = ["pixels", "colors", str(folder / "model"), f"{folder / 'model'}:64", "timm:mobilenetv3_small_050:32:16"]
