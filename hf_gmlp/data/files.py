@@ -12,6 +12,7 @@ import itertools
 import json
 import lzma
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +58,8 @@ def _open_zst(path: str, mode: str, **options) -> TextIO:
     return io.TextIOWrapper(pyarrow.input_stream(path, compression="zstd"), **options)
 
 
-# Endings of compressed files -> what opens them.
+# How compressed files begin -> their ending, and what opens them.
+MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS: dict[str, Callable] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "zst": _open_zst}
 
 
@@ -269,7 +271,7 @@ def _json_rows(file: TextIO) -> Iterator[dict]:
     try:
         value = json.loads(first[0][1]) if first else []
     except json.JSONDecodeError:
-        value, first = json.loads("".join(line for _, line in itertools.chain(first, lines))), []
+        value, first = _values("".join(line for _, line in itertools.chain(first, lines))), []
     if len(first) < 2:
         yield from _rows_in(value)
         return
@@ -281,6 +283,16 @@ def _json_rows(file: TextIO) -> Iterator[dict]:
         except json.JSONDecodeError as error:
             raise ValueError(f"line {number}: {error}") from error
         yield _as_row(value, number)
+
+
+def _values(text: str) -> Any:
+    """Return the JSON value of a text; a list of values that follow each other, with white space between them."""
+    values, end, space = [], 0, re.compile(r"\s*")
+    while end < len(text):
+        value, end = json.JSONDecoder().raw_decode(text, end)
+        values.append(value)
+        end = space.match(text, end).end()  # type: ignore[union-attr]
+    return values[0] if len(values) == 1 else values
 
 
 def _rows_in(value: Any) -> list[dict]:
@@ -311,8 +323,14 @@ def _as_row(value: Any, number: int) -> dict:
 
 
 def open_text(path: str | Path, encoding: str | None = None, newline: str | None = None) -> TextIO:
-    """Open a text file, by default in UTF-8, decompressed if it has the ending of a compressed file."""
-    opener = COMPRESSIONS.get(Path(path).suffix.lower().removeprefix("."), open)
+    """Open a text file, by default in UTF-8, decompressed if it begins or ends in name like a compressed file."""
+    with open(path, "rb") as file:
+        start = file.read(6)
+    # A browser that decompresses or renames a download leaves the other name.
+    kind = next(
+        (kind for magic, kind in MAGIC.items() if start.startswith(magic)), "bz2" if start[:3] == b"BZh" else ""
+    )
+    opener = COMPRESSIONS.get(kind, open)
     try:
         return opener(str(path), "rt", encoding=encoding or "utf-8-sig", newline=newline)
     except LookupError as error:

@@ -93,7 +93,8 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str], label_co
     for column in (*columns, label_column):
         if column is not None and column not in names:
             raise InputError(
-                f"The {split} data have no column {column!r}: name yours, one of {', '.join(names)}, with a flag."
+                f"The {split} data have no column {column!r}: name yours, one of {', '.join(names)}, with a flag. "
+                "Several columns of 0 and 1 must be one column of lists, such as [0, 1, 0]."
             )
     for column in columns:
         empty = dataset.data.column(column).is_null().index(True).as_py()

@@ -160,21 +160,23 @@ class Scorer:
     def __init__(
         self, config: PreTrainedConfig, rows: list[Row], asked: str | None = None, usual: Sequence[str] = LABEL_COLUMNS
     ) -> None:
-        self.labels, self.column = config_labels(config), ""
+        self.labels, self.column, self.reason = config_labels(config), "", ""
         self.convert = label_converter(self.labels)
         # Class ids, vectors of 0 and 1 or numbers, of the rows with a label and a prediction.
         self.truths, self.predictions, self.other_labels = list[Any](), list[Any](), Counter[str]()
         trained = str(getattr(config, "label_column", None))
         is_known = any(trained in row for row in rows)
         for name in [asked] if asked else [trained] if is_known else usual:
-            truths = [self.convert(label) for label in self.read(rows, name) if label is not None]
-            others = truths.count(None)
-            if others < len(truths) and (name in (asked, trained) or not others):
+            labels = [label for label in self.read(rows, name) if label is not None]
+            others = [repr(label) for label in labels if self.convert(label) is None]
+            if len(others) < len(labels) and (name in (asked, trained) or not others):
                 self.column = name
                 return
+            if others and not self.reason:
+                self.reason = f", but the column {name!r} has {listed([*dict.fromkeys(others)])}"
         if asked:
             names = listed(self.labels.names or ["numbers"])
-            raise InputError(f"The column {asked!r} has no label of the model ({names}): name another.")
+            raise InputError(f"The column {asked!r} has no label of the model ({names}){self.reason}: name another.")
 
     def read(self, rows: list[Row], column: str) -> list:
         return label_names([row.get(column) for row in rows], self.labels.names or ())
@@ -193,7 +195,7 @@ class Scorer:
     def report(self) -> list[str]:
         """Return the score, or why there is none, and the labels that the model does not have."""
         names = listed(self.labels.names or ["numbers"])
-        lines = [self.score() if self.truths else f"No score: there are no labels of the model ({names})."]
+        lines = [self.score() if self.truths else f"No score: there are no labels of the model ({names}){self.reason}."]
         if count := self.other_labels.total():
             lines += [f"{count} rows have labels that the model does not have: {listed([*self.other_labels])}"]
         return lines
