@@ -10,7 +10,7 @@ from functools import partial
 # Packages that `pip install hf-gmlp` does not install -> their modules.
 OPTIONAL = {
     "hf-gmlp[train]": (
-        *("accelerate", "datasets", "evaluate", "matplotlib", "pandas", "pyarrow", "scipy", "sentencepiece"),
+        *("accelerate", "datasets", "matplotlib", "pandas", "pyarrow", "scipy", "sentencepiece"),
         *("sklearn", "torchdata", "tqdm", "zstandard"),
     ),
     "hf-gmlp[vision]": ("PIL", "torchvision"),

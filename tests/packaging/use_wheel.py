@@ -17,7 +17,7 @@ from transformers.utils import logging
 import hf_gmlp
 
 # Packages that only the extras, the tests or the training scripts install.
-EXTRAS = ("accelerate", "datasets", "evaluate", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
+EXTRAS = ("accelerate", "datasets", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
 EXTRAS += ("timm", "torchvision")
 COMMAND = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
