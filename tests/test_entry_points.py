@@ -24,6 +24,7 @@ SMALLEST_RUNS = {
     "block_bytes": "--tokens 512 --rounds 1",
     "clm": "--quick --out {}",
     "cpu": "--quick --out {} --suites short",
+    "dtypes": "--models gmlp-mini-cifar10 --systems bfloat16 --rows 2 --rounds 1 --out {}",
     "gpu": "--device cpu --quick --out {} --suites text",
     "length": "--lengths 128 --rounds 1 --out {}",
     "packed": "--lengths 128 --rounds 1",

@@ -1,7 +1,7 @@
 """Sentences and pairs of sentences: their columns, and their token ids."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -109,9 +109,9 @@ def truncation_note(lengths: np.ndarray, length: int) -> str | None:
     return None
 
 
-def texts(dataset: Dataset) -> list[str]:
-    """Return the text of each row, with pairs joined, to train a tokenizer."""
-    return [" ".join(values) for values in zip(*text_columns_of(dataset))]
+def texts(dataset: Dataset) -> Iterator[str]:
+    """Yield the text of each row, with pairs joined, to train a tokenizer. Nothing is read before the first text."""
+    yield from map(" ".join, zip(*text_columns_of(dataset)))
 
 
 def load_sentences(

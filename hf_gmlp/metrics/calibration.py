@@ -4,13 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
-from scipy.stats import norm
+from scipy.special import log_softmax, ndtri, softmax
 
 # Scores of fewer rows are called uncertain.
 MIN_SCORE_ROWS = 200
 # The standard deviations on either side of an interval of 95 % of the normal distribution.
-Z = float(norm.ppf(0.975))
+Z = float(ndtri(0.975))
 # The variance of a score of five folds, relative to as many independent rows, since the training rows of the folds
 # overlap (Nadeau and Bengio, 2003): 1 + 5 * (1/5) / (4/5).
 CROSS_VALIDATED = 2.25

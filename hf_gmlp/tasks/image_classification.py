@@ -307,7 +307,8 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run image_classi
     model.register_forward_pre_hook(collator.before_forward, with_kwargs=True)
     # The collator needs columns that are not inputs of the model.
     args.remove_unused_columns = False
-    metrics = ["accuracy", "top5_accuracy"][: 2 if config.num_labels >= 5 else 1]
+    # Of fewer than ten classes, the five best are most.
+    metrics = ["accuracy", "top5_accuracy"][: 2 if config.num_labels >= 10 else 1]
     trainer = GMLPTrainer(
         model=model,
         args=args,

@@ -41,7 +41,7 @@ def test_text_columns_are_selected_by_name(load, write):
     assert data.column_names == ["sentence1", "sentence2", "labels"]
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
-    assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
+    assert data.column_names == ["sentence1", "labels"] and list(texts(data)) == ["other 0", "other 1"]
     # Each column is renamed to the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
@@ -55,7 +55,7 @@ def test_rows_of_a_spreadsheet_are_held_out(load, write):
     held_out = splits["validation"]
     assert sorted(held_out["labels"]) == [0] * 9 + [1]
     assert held_out["sentence1"][:] == [f"m{row - 1}" for row in held_out["row"]]
-    assert texts(held_out) == held_out["sentence1"][:]
+    assert list(texts(held_out)) == held_out["sentence1"][:]
 
 
 def test_files_of_a_task_have_names_or_numbers(load, write):
