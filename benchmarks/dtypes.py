@@ -160,7 +160,7 @@ def read_texts(path: str) -> list[str]:
 
 def read_pictures(folder: Path) -> list[Image.Image]:
     """Return pictures of a folder."""
-    paths, _ = find_images(folder)
+    paths = find_images(folder)
     return [Image.open(folder / path).convert("RGB") for path in paths[:CHECKED]]
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import pyarrow
+import pyarrow.parquet
 from datasets import ClassLabel, Dataset, IterableDataset, config, load_dataset
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
@@ -113,6 +114,8 @@ def read_files(
             if streaming:
                 return IterableDataset.from_generator(_stream, gen_kwargs=arguments)
             return Dataset.from_file(_cached(arguments, pyarrow.table(first).schema, access))
+        if not any(pyarrow.parquet.read_metadata(path).num_rows for path in paths):
+            raise InputError(f"{', '.join(paths)} has no rows: pass another file.")
         # `load_dataset` would treat the paths as patterns.
         files = [glob.escape(path) for path in paths]
         options = options | access.options() | {"split": "train", "streaming": streaming}

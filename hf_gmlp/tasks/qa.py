@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -84,6 +85,14 @@ def window_dataset(
 
     options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}
     return questions.map(map_batch, remove_columns=questions.column_names, **options)
+
+
+def log_long_answers(windows: Dataset, max_answer_length: int) -> None:
+    """Log the number of windows whose answer has more tokens than the model may answer with."""
+    if "start_positions" in windows.column_names:
+        lengths = np.array(windows["end_positions"]) - np.array(windows["start_positions"]) + 1
+        if count := int((lengths > max_answer_length).sum()):
+            logger.warning("%d answers have more than %d tokens (--max_answer_length)", count, max_answer_length)
 
 
 class AnswerMetrics:
@@ -172,6 +181,7 @@ def main(argv: list[str] | None = None, program: str = "hf-gmlp run qa") -> None
         options = lengths | {"num_proc": data_args.preprocessing_num_workers}
         windows[split] = window_dataset(rows, tokenizer, training=split == "train", **options)
         logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
+        log_long_answers(windows[split], data_args.max_answer_length)
         if split != "train":
             answers[split] = AnswerMetrics(rows, windows[split], data_args)
             windows[split] = windows[split].remove_columns(DECODING_COLUMNS)

@@ -8,7 +8,7 @@ import lzma
 import pyarrow
 import pytest
 import zstandard
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import Dataset, Features, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -259,3 +259,11 @@ def test_classes_of_parquet_have_their_names(tmp_path):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     Dataset.from_dict({"text": ["x", "y"], "label": [0, -1]}, features).to_parquet(tmp_path / "a.parquet")
     assert [row["label"] for row in stream_rows(str(tmp_path / "a.parquet"))] == ["z", None]
+
+
+def test_a_parquet_file_without_rows_is_named(tmp_path):
+    for name, texts in (("rows", ["a"]), ("empty", [])):
+        Dataset.from_dict({"text": texts}, Features(text=Value("string"))).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(InputError, match="empty.parquet has no rows"):
+        read_files([tmp_path / "empty.parquet"])
+    assert read_files([tmp_path / "empty.parquet", tmp_path / "rows.parquet"])["text"][:] == ["a"]

@@ -240,6 +240,6 @@ def test_a_recipe_runs_small(tmp_path, name):
     recipes = [ROOT / "paper" / "recipes" / f"{name}.yaml", ROOT / "recipes" / "smoke.yaml"]
     flags = ["--train_file", corpus, "--cache_dir", tmp_path, "--output_dir", tmp_path / "out"]
     words = [str(word) for word in (*recipes, *flags, "--use_cpu", "--disable_tqdm", "true")]
-    results = run_script(lambda: main(["run", "mlm", *words]), *flags)
+    results = run_script(lambda _: main(["run", "mlm", *words]), *flags)
     # Fewer than there are tokens.
     assert results["eval_perplexity"] < 590

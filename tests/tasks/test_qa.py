@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from transformers import EvalPrediction, TrainingArguments
 
 from hf_gmlp.data.questions import load_questions
 from hf_gmlp.data.source import Source
 from hf_gmlp.metrics.squad import squad_scores, squad_v2_scores
-from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, main, window_dataset
+from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, log_long_answers, main, window_dataset
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..numerics import assert_close
@@ -121,3 +122,11 @@ def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, 
     assert_close([float(scores[name]) for name in names], [float(official[name]) for name in names])
     entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
     assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
+
+
+def test_answers_that_are_too_long_are_counted(caplog):
+    windows = Dataset.from_dict({"start_positions": [0, 3, 5], "end_positions": [0, 6, 8]})
+    log_long_answers(windows, 4)
+    assert not caplog.text
+    log_long_answers(windows, 3)
+    assert "2 answers have more than 3 tokens (--max_answer_length)" in caplog.text
