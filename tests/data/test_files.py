@@ -8,7 +8,7 @@ import lzma
 import pyarrow
 import pytest
 import zstandard
-from datasets import Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
