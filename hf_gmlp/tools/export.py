@@ -173,8 +173,9 @@ def onnx_quantizer(model: PreTrainedModel, program: onnx_ir.Model) -> ExportQuan
     """Return a quantizer of all products but the last of each block and of tiny attention. The gated values that the
     first multiplies have outliers, the more the longer the text, and all values of a batch share one scale. The second
     adds its errors to the gate."""
-    config = model.config
-    shapes = ([config.spatial_size, config.hidden_size], [config.attention_size, config.spatial_size])
+    config, shapes = model.config, list[list[int]]()
+    if hasattr(config, "spatial_size"):
+        shapes = [[config.spatial_size, config.hidden_size], [config.attention_size, config.spatial_size]]
     weights = {name for name, value in program.graph.initializers.items() if list(value.shape or ()) in shapes}
     products = [node for node in program.graph if node.op_type == "MatMul"]
     kept = [node.name for node in products if any(value is not None and value.name in weights for value in node.inputs)]
