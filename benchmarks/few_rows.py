@@ -525,24 +525,16 @@ def colors(pictures: Sequence[Image.Image]) -> np.ndarray:
 def fine_tune_pictures(
     model: str, train: pandas.DataFrame, test: pandas.DataFrame, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Run the recipe for photos with a learning rate of 1e-3, as docs/images.md says for up to 250 pictures."""
+    """Run `hf-gmlp classify` with --fine_tune true on pictures, as `fine_tune_texts` does on texts."""
     with tempfile.TemporaryDirectory() as folder:
         for part, rows in (("train", train), ("test", test)):
             for i, (path, name) in enumerate(zip(rows["path"], rows["name"])):
                 link = Path(folder, part, name, f"{i:05}{path.suffix}")
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path.resolve())
-        flags = [
-            "run",
-            "image_classification",
-            "recipes/finetune-images.yaml",
-            "--model_name_or_path",
-            model,
-            "--use_cpu",
-        ]
-        flags += ["--train_dir", f"{folder}/train", "--validation_dir", f"{folder}/test", "--learning_rate", "1e-3"]
-        flags += ["--eval_strategy", "no", "--save_strategy", "no", "--calibrate", "false", "--seed", str(seed)]
-        seconds = run(*flags, "--output_dir", f"{folder}/out")
+        flags = ["classify", model, f"{folder}/train", "--output", f"{folder}/out", "--fine_tune", "true"]
+        flags += ["--validation_data", f"{folder}/test", "--calibrate", "false", "--seed", str(seed)]
+        seconds = run(*flags)
         table = pandas.read_csv(f"{folder}/out/eval_predictions.csv")
     numbers = [int(Path(path).stem) for path in table.iloc[:, 0]]
     right = np.empty(len(table), dtype=bool)
