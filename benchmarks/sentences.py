@@ -206,11 +206,11 @@ def bm25(texts: list[str], queries: list[str], k: float = 1.2, b: float = 0.75) 
     [queries, texts]"""
     vectorizer = CountVectorizer()
     counts = csr_array(vectorizer.fit_transform(texts), dtype=float)
-    lengths, found = counts.sum(1), (counts > 0).sum(0)
+    lengths, documents = counts.sum(1), (counts > 0).sum(0)
     weights = counts.tocoo()
     norms = k * (1 - b + b * lengths[weights.row] / lengths.mean())
     weights.data *= (k + 1) / (weights.data + norms)
-    frequencies = np.log1p((len(texts) - found + 0.5) / (found + 0.5))
+    frequencies = np.log1p((len(texts) - documents + 0.5) / (documents + 0.5))
     return (csr_array(vectorizer.transform(queries), dtype=float) * frequencies[None] @ weights.T).toarray()
 
 

@@ -175,12 +175,12 @@ def test_augmentation_shifts_and_flips():
     for i in range(6):
         original = teach_images.pixel_values(pixels[i : i + 1])[0]
         original = original.flip(2) if is_flipped[i] else original
-        found = [
+        matches = [
             (down, right)
             for down in range(-4, 5)
             for right in range(-4, 5)
             if torch.equal(original.roll((down, right), (1, 2))[:, 8:-8, 8:-8], values[i][:, 8:-8, 8:-8])
         ]
-        assert len(found) == 1
-        shifts.update(found)
+        assert len(matches) == 1
+        shifts.update(matches)
     assert len(shifts) > 2

@@ -74,9 +74,9 @@ def test_bm25_is_the_sum_over_words_of_the_formula():
     def expected(query, document):
         score = 0.0
         for word in query.split():
-            count, found = document.count(word), sum(word in other for other in words)
+            count, documents = document.count(word), sum(word in other for other in words)
             norm = 1.2 * (1 - 0.75 + 0.75 * len(document) / np.mean([len(other) for other in words]))
-            score += math.log(1 + (len(words) - found + 0.5) / (found + 0.5)) * count * 2.2 / (count + norm)
+            score += math.log(1 + (len(words) - documents + 0.5) / (documents + 0.5)) * count * 2.2 / (count + norm)
         return score
 
     for query, row in zip(("dog cat cat", "birds", "nothing known"), scores):

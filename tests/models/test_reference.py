@@ -377,9 +377,9 @@ def test_resized_models_equal_reloaded_ones(tmp_path):
         loaded = type(model).from_pretrained(tmp_path / str(seed)).eval()
         assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
         ids = torch.tensor([[rng.randrange(VOCABULARY) for _ in range(length)]])
-        for inputs, shown in ((arguments, mask), ({"input_ids": ids}, torch.ones_like(ids) == 1)):
+        for inputs, is_token in ((arguments, mask), ({"input_ids": ids}, torch.ones_like(ids) == 1)):
             # The implementation of attention is not saved, so outputs may be rounded otherwise.
-            assert_close(tokens_of(loaded, inputs, shown), tokens_of(model, inputs, shown))
+            assert_close(tokens_of(loaded, inputs, is_token), tokens_of(model, inputs, is_token))
 
     assert not failures_of(check, range(25))
 
