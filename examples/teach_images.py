@@ -230,8 +230,8 @@ def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse
         if "classes" not in args.without:
             # Only the direction is learned: the student's features get the lengths of the teacher's.
             scaled = F.normalize(mean, dim=-1) * target.norm(dim=-1, keepdim=True)
-            targets, outputs = classify(target).log_softmax(-1), classify(scaled).log_softmax(-1)
-            result += F.kl_div(outputs, targets, reduction="batchmean", log_target=True)
+            log_targets, log_outputs = classify(target).log_softmax(-1), classify(scaled).log_softmax(-1)
+            result += F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)
         return result
 
     def schedule(step: int) -> float:
