@@ -1,7 +1,7 @@
 """The bundled models have the scores of their cards.
 
 Without the data, the tests are skipped. HF_GMLP_DATA names a folder with sst2/validation.jsonl (sentence, label),
-stsb/dev.csv (sentence1, sentence2, score), cifar10/test.zip (8,000 images, one folder per class) and
+stsb/dev.csv (sentence1, sentence2, score), cifar10_full/test.zip (8,000 images, one folder per class) and
 prose/books_validation.jsonl.gz (the chapters of Emma and Main Street).
 """
 
@@ -50,7 +50,7 @@ def test_amlp_mini_sst2_classifies_sentences(data, tmp_path):
 
 @pytest.mark.heavy
 def test_gmlp_mini_cifar10_classifies_images(data, tmp_path):
-    shutil.unpack_archive(data("cifar10/test.zip"), tmp_path / "test")
+    shutil.unpack_archive(data("cifar10_full/test.zip"), tmp_path / "test")
     flags = ("--validation_dir", tmp_path / "test", "--per_device_eval_batch_size", 100)
     results = evaluate(tmp_path / "out", "image_classification", "gmlp-mini-cifar10", *flags)
     assert results["eval_accuracy"] == pytest.approx(0.8576, abs=0.001)
