@@ -114,7 +114,7 @@ def read_files(
             if streaming:
                 return IterableDataset.from_generator(_stream, gen_kwargs=arguments)
             return Dataset.from_file(_cached(arguments, pyarrow.table(first).schema, access))
-        if not any(pyarrow.parquet.read_metadata(path).num_rows for path in paths):
+        if builder == "parquet" and not any(pyarrow.parquet.read_metadata(path).num_rows for path in paths):
             raise InputError(f"{', '.join(paths)} has no rows: pass another file.")
         # `load_dataset` would treat the paths as patterns.
         files = [glob.escape(path) for path in paths]
