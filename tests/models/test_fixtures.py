@@ -14,6 +14,7 @@ from ..numerics import assert_close
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 PIXELS = {"pixel_values": torch.linspace(-1, 1, 3 * 32 * 32, dtype=torch.float64).view(1, 3, 32, 32)}
+LARGE_PIXELS = {"pixel_values": torch.linspace(-1, 1, 3 * 64 * 64, dtype=torch.float64).view(1, 3, 64, 64)}
 TOKENS = {"input_ids": torch.tensor([[2, *range(300, 800, 25), 4, 700, 3]])}
 MASKED_LM = [-7.54260742, -6.12208681, -6.17679385, -6.689903, -6.75575289]
 MASKED_LM += [-8.928318, -5.25086224, -4.36546383, -2.37369858, -4.49658857]
@@ -21,12 +22,15 @@ CIFAR10 = [2.54791225, -0.43836443, 3.15907405, -2.03850256, -0.43202139]
 CIFAR10 += [-0.61918832, 0.85558741, -0.96089839, -2.49619749, -0.57704295]
 SENTENCES = [0.01335063, -0.57526086, 0.79252357, -0.22062836, 0.33781187]
 SENTENCES += [0.4152122, 0.10641854, -0.60443, 0.10203751, -0.29924434]
+PHOTOS = [-0.16416926, -0.38980707, 0.08435726, 0.07988958, -0.13677402]
+PHOTOS += [0.02476488, -0.12314092, 0.06267232, 0.58436121, -0.24236917]
 # Folder -> class that opens it, inputs, and the last ten logits (of the last token), or numbers of an embedding, in
 # double precision.
 LOGITS = {
     "amlp-mini": ("AutoModelForMaskedLM", TOKENS, MASKED_LM),
     "amlp-mini-sst2": ("AutoModelForSequenceClassification", TOKENS, [1.69642813, -1.71846597]),
     "gmlp-mini-cifar10": ("AutoModelForImageClassification", PIXELS, CIFAR10),
+    "gmlp-mini-photos": ("AutoModel", LARGE_PIXELS, PHOTOS),
     "gmlp-mini-sentences": ("AutoModel", TOKENS, SENTENCES),
 }
 
