@@ -8,7 +8,8 @@ of its tokens; "timm:NAME:SIZE" is a model of timm, at SIZE pixels, and "timm:NA
 first reduced to SMALL pixels. "FOLDER:SIZE" is a gMLP resized to SIZE pixels. Baselines are "pixels", of 32 x 32, and
 "colors", a histogram. Features are scaled to length 1. Scores are accuracies of logistic regression (C = 10) on 8, 16
 and 60 rows per class of the folder `train`, the mean of several random samples, on the folder `test`; or, to select
-models, on the other rows of `train` (--select). Photos are cut to a square.
+models, on the other rows of `train` (--select). Photos are cut to a square. Those that an encoder was trained on can be
+left out (--leave_out tiny_imagenet/train.parquet).
 """
 
 import argparse
@@ -16,20 +17,26 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import datasets
 import PIL.Image
 
 import hf_gmlp  # noqa: F401 (registers the models)
 from common.pictures import (
     BATCH,
     ROWS,
+    SAMPLES,
     SELECTION_ROWS,
+    SELECTION_SAMPLES,
     Features,
     make_features,
     read_photos,
     set_scores,
+    thumbnails,
+    unlike,
 )
 from hf_gmlp import errors
 from hf_gmlp.cards import markdown_table
+from hf_gmlp.processor import decode_image
 
 
 def main() -> None:
@@ -37,6 +44,10 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="folders, pixels, colors, or timm:NAME:SIZE")
     parser.add_argument("--photos", type=Path, nargs="+", required=True, help="folders with train and test")
     parser.add_argument("--weights", type=Path, help="file of the weights of timm's models (default: random weights)")
+    parser.add_argument(
+        "--leave_out", type=Path, help="parquet file of pictures; photos nearly equal to one do not count"
+    )
+    parser.add_argument("--samples", type=int, help="random samples (default: 3, and 10 to select)")
     parser.add_argument("--select", action="store_true", help="score on other rows of train, never on test")
     errors.run_command(lambda: compare(parser.parse_args()))
 
@@ -44,13 +55,22 @@ def main() -> None:
 def compare(arguments: argparse.Namespace) -> None:
     """Print a table of scores and times."""
     counts = SELECTION_ROWS if arguments.select else ROWS
+    samples = arguments.samples or (SELECTION_SAMPLES if arguments.select else SAMPLES)
     sets = {folder.name: read_photos(folder) for folder in arguments.photos}
+    if arguments.leave_out is not None:
+        images = datasets.Dataset.from_parquet(str(arguments.leave_out)).cast_column(
+            "image", datasets.Image(decode=False)
+        )
+        known = thumbnails([decode_image(image) for image in images["image"]])
+        sets = {name: {split: unlike(*rows, known) for split, rows in splits.items()} for name, splits in sets.items()}
+        for name, splits in sets.items():
+            print(f"{name}: " + ", ".join(f"{len(labels)} photos in {split}" for split, (_, labels) in splits.items()))
     table = [["model", *(f"{name}, {rows}" for name in sets for rows in counts), "ms per picture"]]
     for name in arguments.models:
         features = make_features(name, arguments.weights)
         row = [name]
         for pictures in sets.values():
-            row += [f"{score:.3f}" for score in set_scores(features, pictures, counts, arguments.select)]
+            row += [f"{score:.3f}" for score in set_scores(features, pictures, counts, samples, arguments.select)]
         some = next(iter(sets.values()))["train"][0][:BATCH]
         table.append([*row, f"{1000 * seconds(features, some) / len(some):.2f}"])
     print(markdown_table(table))

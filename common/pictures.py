@@ -58,6 +58,22 @@ def colors(pictures: Sequence[PIL.Image.Image]) -> np.ndarray:
     return np.stack([np.bincount(row, minlength=216) / row.size for row in indices])
 
 
+def thumbnails(pictures: Sequence[PIL.Image.Image]) -> np.ndarray:
+    """Return 12 x 12 gray pixels of pictures [pictures, 144], centered and of length 1: a product is a correlation."""
+    small = [picture.convert("L").resize((12, 12), PIL.Image.Resampling.BOX) for picture in pictures]
+    values = np.stack([np.asarray(picture, np.float32).ravel() for picture in small])
+    return unit(values - values.mean(1, keepdims=True))
+
+
+def unlike(
+    pictures: Sequence[PIL.Image.Image], labels: np.ndarray, known: np.ndarray
+) -> tuple[list[PIL.Image.Image], np.ndarray]:
+    """Return the pictures and their labels without those whose thumbnail correlates by more than 0.95 with a `known`
+    one."""
+    kept = np.flatnonzero((thumbnails(pictures) @ known.T).max(1) <= 0.95)
+    return [pictures[i] for i in kept], labels[kept]
+
+
 def make_features(name: str, weights: Path | None = None) -> Features:
     """Return the function that computes the features of a model or a baseline."""
     if name in ("pixels", "colors"):
@@ -128,13 +144,17 @@ def encoder(
 
 
 def set_scores(
-    features: Features, pictures: dict[str, tuple[list[PIL.Image.Image], np.ndarray]], rows: Sequence[int], select: bool
+    features: Features,
+    pictures: dict[str, tuple[list[PIL.Image.Image], np.ndarray]],
+    rows: Sequence[int],
+    samples: int,
+    select: bool,
 ) -> list[float]:
     """Return the scores on one set of photos for each number of `rows` per class."""
     inputs, labels = unit(features(pictures["train"][0])), pictures["train"][1]
     if select:
-        return few_row_scores(inputs, labels, rows, SELECTION_SAMPLES)
-    return few_row_scores(inputs, labels, rows, SAMPLES, (unit(features(pictures["test"][0])), pictures["test"][1]))
+        return few_row_scores(inputs, labels, rows, samples)
+    return few_row_scores(inputs, labels, rows, samples, (unit(features(pictures["test"][0])), pictures["test"][1]))
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

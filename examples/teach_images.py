@@ -38,7 +38,17 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from common.pictures import few_row_scores, load_in_order, read_photos, set_scores, unit
+from common.pictures import (
+    ROWS,
+    SAMPLES,
+    SELECTION_ROWS,
+    SELECTION_SAMPLES,
+    few_row_scores,
+    load_in_order,
+    read_photos,
+    set_scores,
+    unit,
+)
 from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, param_groups
 from hf_gmlp.processor import decode_image, evaluation_processor
 
@@ -309,8 +319,8 @@ def report(student: Student, pictures: Pictures, validation: Pictures, args: arg
         return torch.cat([student(batch).pooler_output for batch in values.split(64)]).numpy()
 
     for folder in args.photos:
-        counts = (8, 16, 60) if args.test else (8, 16)
-        scores = set_scores(encode, read_photos(folder), counts, select=not args.test)
+        counts, samples = (ROWS, SAMPLES) if args.test else (SELECTION_ROWS, SELECTION_SAMPLES)
+        scores = set_scores(encode, read_photos(folder), counts, samples, select=not args.test)
         split = "test" if args.test else "cross-validated"
         print(f"{folder.name}, {split}: {', '.join(f'{score:.4f}' for score in scores)}", flush=True)
 

@@ -44,6 +44,13 @@ def test_the_image_notebook_beats_its_baseline(tmp_path):
 
 
 @pytest.mark.heavy
+def test_the_notebook_about_photos_beats_colors(tmp_path):
+    text = run("photos", tmp_path)
+    assert number(r"gmlp-mini-photos: ([\d.]+)", text) > number(r"colors: ([\d.]+) of", text)
+    assert number(r"accuracy ([\d.]+) \(", text) > number(r"same splits: ([\d.]+)", text)
+
+
+@pytest.mark.heavy
 def test_the_generation_notebook_beats_its_baseline(tmp_path):
     text = run("generation", tmp_path)
     assert number(r"perplexity (\d+) on held-out", text) < number(r"perplexity (\d+) of a unigram", text)
