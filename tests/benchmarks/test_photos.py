@@ -2,6 +2,7 @@
 
 import sys
 
+import datasets
 import numpy as np
 import PIL.Image
 import pytest
@@ -49,6 +50,20 @@ def test_all_models_are_compared(folder, monkeypatch, capsys, select):
     # The means of the colors tell the classes; the bins of the histogram do on the whole.
     scores = {row[0]: float(row[2]) for row in rows}
     assert scores["colors"] > 0.9 and all(0 <= score <= 1 for score in scores.values())
+
+
+@pytest.mark.slow
+def test_photos_that_are_training_pictures_are_left_out(folder, tmp_path, monkeypatch, capsys):
+    path = folder / "set/test/blue/7.png"
+    # A training picture was cut to a square as the photos are, and has another size.
+    pictures.resize(pictures.square(PIL.Image.open(path)), 64).save(tmp_path / "square.png")
+    features = datasets.Features({"image": datasets.Image()})
+    rows = datasets.Dataset.from_dict({"image": [str(tmp_path / "square.png")]}, features)
+    rows.to_parquet(tmp_path / "train.parquet")
+    flags = ["--photos", str(folder / "set"), "--samples", "2", "--leave_out", str(tmp_path / "train.parquet")]
+    monkeypatch.setattr(sys, "argv", ["photos", "pixels", *flags])
+    photos.main()
+    assert "60 photos in train" in (text := capsys.readouterr().out) and "59 photos in test" in text
 
 
 def test_scores_are_those_of_rows_that_were_not_sampled():
