@@ -71,7 +71,7 @@ def unlike(
     """Return the pictures and their labels without those whose thumbnail correlates by more than 0.95 with a `known`
     one."""
     kept = np.flatnonzero((thumbnails(pictures) @ known.T).max(1) <= 0.95)
-    return [pictures[i] for i in kept], labels[kept]
+    return [pictures[i] for i in kept.tolist()], labels[kept]
 
 
 def make_features(name: str, weights: Path | None = None) -> Features:
