@@ -152,9 +152,8 @@ def set_scores(
 ) -> list[float]:
     """Return the scores on one set of photos for each number of `rows` per class."""
     inputs, labels = unit(features(pictures["train"][0])), pictures["train"][1]
-    if select:
-        return few_row_scores(inputs, labels, rows, samples)
-    return few_row_scores(inputs, labels, rows, samples, (unit(features(pictures["test"][0])), pictures["test"][1]))
+    test = None if select else (unit(features(pictures["test"][0])), pictures["test"][1])
+    return few_row_scores(inputs, labels, rows, samples, test)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
