@@ -34,6 +34,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 from common.encoders import Encoder, embed
 from common.machine import circumstances
 from hf_gmlp import errors
+from hf_gmlp.metrics.baseline import color_histogram
 from hf_gmlp.metrics.calibration import (
     CROSS_VALIDATED,
     accuracy_interval,
@@ -454,7 +455,7 @@ def measure_pictures(arguments: argparse.Namespace, results: Results) -> None:
         features = image_features(arguments.model, pictures)
         seconds = cpu_seconds() - start
         inputs = {"features": unit(features), "features / mean": features / np.linalg.norm(features, axis=1).mean()}
-        inputs |= {"pixels": pixels(pictures), "colors": colors(pictures)}
+        inputs |= {"pixels": pixels(pictures), "colors": np.stack([color_histogram(picture) for picture in pictures])}
         for rows in arguments.sizes or (8, 16, None):
             for number, (train, test) in enumerate(picture_parts(table, rows, arguments.seeds)):
                 keys = {"set": folder.parent.name, "rows": rows or "all", "sample": number}
@@ -511,15 +512,6 @@ def pixels(pictures: Sequence[Image.Image]) -> np.ndarray:
     """Return the pixels of each picture at 32 x 32, scaled to length 1 after their mean was removed."""
     rows = np.stack([np.asarray(picture.resize((32, 32)), dtype=np.float32).ravel() for picture in pictures])
     return unit(rows - rows.mean(axis=1, keepdims=True))
-
-
-def colors(pictures: Sequence[Image.Image]) -> np.ndarray:
-    """Return the square roots of the fractions of pixels in 8 x 8 x 8 ranges of colors."""
-    rows = []
-    for picture in pictures:
-        values = np.asarray(picture).reshape(-1, 3) // 32
-        rows.append(np.bincount(values @ np.array([64, 8, 1]), minlength=512) / len(values))
-    return np.sqrt(np.stack(rows)).astype(np.float32)
 
 
 def fine_tune_pictures(

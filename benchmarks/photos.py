@@ -6,10 +6,10 @@
 A model is a folder for `AutoModel`, with its image processor, whose features are its `pooler_output`, or else the mean
 of its tokens; "timm:NAME:SIZE" is a model of timm, at SIZE pixels, and "timm:NAME:SIZE:SMALL" reads photos that were
 first reduced to SMALL pixels. "FOLDER:SIZE" is a gMLP resized to SIZE pixels. Baselines are "pixels", of 32 x 32, and
-"colors", a histogram. Features are scaled to length 1. Scores are accuracies of logistic regression (C = 10) on 8, 16
-and 60 rows per class of the folder `train`, the mean of several random samples, on the folder `test`; or, to select
-models, on the other rows of `train` (--select). Photos are cut to a square. Those that an encoder was trained on can be
-left out (--leave_out tiny_imagenet/train.parquet).
+"colors", the histogram of `hf-gmlp classify`. Features are scaled to length 1, and "A+B" joins those of both. Scores
+are accuracies of logistic regression (C = 10) on 8, 16 and 60 rows per class of the folder `train`, the mean of several
+random samples, on the folder `test`; or, to select models, on the other rows of `train` (--select). Photos are cut to a
+square. Those that an encoder was trained on can be left out (--leave_out tiny_imagenet/train.parquet).
 """
 
 import argparse
@@ -56,6 +56,8 @@ def compare(arguments: argparse.Namespace) -> None:
     """Print a table of scores and times."""
     counts = SELECTION_ROWS if arguments.select else ROWS
     samples = arguments.samples or (SELECTION_SAMPLES if arguments.select else SAMPLES)
+    if len({folder.name for folder in arguments.photos}) < len(arguments.photos):
+        raise errors.InputError("Two folders of --photos have the same name: rename one of them.")
     sets = {folder.name: read_photos(folder) for folder in arguments.photos}
     if arguments.leave_out is not None:
         images = datasets.Dataset.from_parquet(str(arguments.leave_out)).cast_column(
@@ -68,7 +70,7 @@ def compare(arguments: argparse.Namespace) -> None:
     table = [["model", *(f"{name}, {rows}" for name in sets for rows in counts), "ms per picture"]]
     for name in arguments.models:
         features = make_features(name, arguments.weights)
-        row = [name]
+        row = [f"{name} (random weights)" if "timm:" in name and arguments.weights is None else name]
         for pictures in sets.values():
             row += [f"{score:.3f}" for score in set_scores(features, pictures, counts, samples, arguments.select)]
         some = next(iter(sets.values()))["train"][0][:BATCH]

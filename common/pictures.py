@@ -15,6 +15,7 @@ import hf_gmlp  # noqa: F401 (registers the models)
 from hf_gmlp import errors
 from hf_gmlp.data.images import read_folder
 from hf_gmlp.loading import open_image_processor, open_model
+from hf_gmlp.metrics.baseline import color_histogram
 from hf_gmlp.processor import decode_image, evaluation_processor
 
 ROWS, SELECTION_ROWS, SAMPLES, SELECTION_SAMPLES = (8, 16, 60), (8, 16), 3, 10
@@ -32,6 +33,8 @@ def read_photos(folder: Path) -> dict[str, tuple[list[PIL.Image.Image], np.ndarr
         result[split] = pictures, np.array(rows["label"])
     if missing := {"train", "test"} - set(result):
         raise errors.InputError(f"{folder} has no folder {missing.pop()}: put the photos into train and test.")
+    if unknown := set(result["test"][1]) - set(result["train"][1]):
+        raise errors.InputError(f"{folder}: train has no photos of the class {unknown.pop()}, but test has.")
     return result
 
 
@@ -52,10 +55,8 @@ def pixels(pictures: Sequence[PIL.Image.Image]) -> np.ndarray:
 
 
 def colors(pictures: Sequence[PIL.Image.Image]) -> np.ndarray:
-    """Return the fractions of 6 x 6 x 6 colors among 64 x 64 pixels [pictures, 216]."""
-    values = np.stack([np.asarray(resize(picture, 64), int).reshape(-1, 3) for picture in pictures])
-    indices = values * 6 // 256 @ np.array([36, 6, 1])
-    return np.stack([np.bincount(row, minlength=216) / row.size for row in indices])
+    """Return the color histograms that `hf-gmlp classify` compares with [pictures, 512]."""
+    return np.stack([color_histogram(picture) for picture in pictures])
 
 
 def thumbnails(pictures: Sequence[PIL.Image.Image]) -> np.ndarray:
@@ -76,6 +77,9 @@ def unlike(
 
 def make_features(name: str, weights: Path | None = None) -> Features:
     """Return the function that computes the features of a model or a baseline."""
+    if "+" in name:
+        parts = [make_features(part, weights) for part in name.split("+")]
+        return lambda pictures: np.hstack([unit(part(pictures)) for part in parts])
     if name in ("pixels", "colors"):
         return {"pixels": pixels, "colors": colors}[name]
     if name.startswith("timm:"):

@@ -17,6 +17,7 @@ process on each of two (torchrun --nproc_per_node 2 -m examples.teach_images).
 
 import argparse
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +50,7 @@ from common.pictures import (
     set_scores,
     unit,
 )
-from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, param_groups
+from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, errors, param_groups
 from hf_gmlp.processor import decode_image, evaluation_processor
 
 from .teaching import FAST_BF16, compute_in_files, save_halved, train
@@ -77,11 +78,10 @@ class Targets(NamedTuple):
 
 
 class Pictures(NamedTuple):
-    """Pictures [pictures, SIZE, SIZE, 3] of type uint8, their labels, and the names of the classes."""
+    """Pictures [pictures, SIZE, SIZE, 3] of type uint8, and their labels."""
 
     pixels: np.ndarray
     labels: np.ndarray
-    names: list[str]
 
 
 def main() -> None:
@@ -101,14 +101,21 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="checkpoint of another training to continue")
     parser.add_argument("--save_steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    errors.run_command(lambda: run(parser.parse_args()))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compute the targets, teach the student, report its scores and save it."""
     process = PartialState(cpu=not torch.cuda.is_available())
     pictures, validation = (read_pictures(args.pictures / f"{part}.parquet") for part in ("train", "validation"))
-    targets = make_targets(args.teacher, pictures.pixels, args.output_dir / "teacher", process.device)
+    if unknown := set(validation.labels) - set(pictures.labels):
+        raise errors.InputError(f"train.parquet has no pictures of the class {unknown.pop()} of validation.parquet.")
+    checksum = zlib.crc32(pictures.pixels.tobytes(), zlib.crc32(args.teacher.read_bytes()))
+    targets = make_targets(args.teacher, pictures.pixels, args.output_dir / f"teacher-{checksum:08x}", process.device)
     if "colors" in args.without:
         targets.means[:, COMPONENTS:] = targets.std[COMPONENTS:] = 0
     torch.manual_seed(args.seed)
-    classes = len(pictures.names) if "teacher" in args.without else None
+    classes = len(set(pictures.labels)) if "teacher" in args.without else None
     student = Student(args.architecture, targets.std, classes).to(process.device)
     print(f"Student: {sum(weight.numel() for weight in student.encoder.parameters()):,} parameters", flush=True)
     if args.budget:
@@ -121,9 +128,8 @@ def main() -> None:
 
 def read_pictures(path: Path) -> Pictures:
     rows = datasets.Dataset.from_parquet(str(path)).cast_column("image", datasets.Image(decode=False))
-    names = sorted(set(rows["label"]))
     pixels = [np.asarray(decode_image(image)) for image in rows["image"]]
-    return Pictures(np.stack(pixels), np.array([names.index(label) for label in rows["label"]]), names)
+    return Pictures(np.stack(pixels), np.array(rows["label"]))
 
 
 def pixel_values(pixels: np.ndarray) -> torch.Tensor:
@@ -243,7 +249,7 @@ def teach(student: Student, pictures: Pictures, targets: Targets, args: argparse
     steps, decay = (seen // (args.batch * processes) for seen in (args.budget, args.decay))
     plan = make_plan(len(pictures.pixels), steps * processes, args.batch, args.seed)
     device = next(student.parameters()).device
-    labels = torch.from_numpy(pictures.labels)
+    labels = torch.from_numpy(np.unique(pictures.labels, return_inverse=True)[1])
 
     def load(items: list[tuple[int, np.ndarray]]) -> dict[str, torch.Tensor]:
         (step, rows), *_ = items

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -11,18 +12,25 @@ from sklearn.pipeline import make_pipeline
 
 from ..errors import first_line
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 logger = logging.getLogger(__name__)
 
 BASELINES = {"text": "tf-idf with logistic regression", "picture": "logistic regression on color histograms"}
 
 
 def color_histograms(pictures: Sequence[dict]) -> np.ndarray:
-    """Return the square roots of the fractions of pixels in 8 x 8 x 8 ranges of colors [N, 512], for undecoded images
-    of `datasets`, resized to 128 x 128."""
+    """Return the color histograms of undecoded images of `datasets` [N, 512]."""
     from ..processor import decode_image
 
-    pixels = (np.asarray(decode_image(picture).resize((128, 128))).reshape(-1, 3) // 32 for picture in pictures)
-    return np.sqrt([np.bincount(colors @ (64, 8, 1), minlength=512) / len(colors) for colors in pixels])
+    return np.stack([color_histogram(decode_image(picture)) for picture in pictures])
+
+
+def color_histogram(picture: "Image") -> np.ndarray:
+    """Return the square roots of the fractions of pixels in 8 x 8 x 8 ranges of colors [512], at 128 x 128 pixels."""
+    colors = np.asarray(picture.resize((128, 128))).reshape(-1, 3) // 32
+    return np.sqrt(np.bincount(colors @ (64, 8, 1), minlength=512) / len(colors))
 
 
 def baseline_predictions(

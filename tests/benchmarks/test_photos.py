@@ -40,16 +40,21 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("select", [False, True])
 def test_all_models_are_compared(folder, monkeypatch, capsys, select):
-    names = ["pixels", "colors", str(folder / "model"), f"{folder / 'model'}:64", "timm:mobilenetv3_small_050:32:16"]
+    random = "timm:mobilenetv3_small_050:32:16"
+    names = ["pixels", "colors", str(folder / "model"), f"{folder / 'model'}:64", f"{folder / 'model'}+colors", random]
     words = ["photos", *names, "--photos", str(folder / "set"), *(["--select"] if select else [])]
     monkeypatch.setattr(sys, "argv", words)
     photos.main()
     header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.strip().splitlines()]
     assert header[1:] == [*(f"set, {rows}" for rows in ((8, 16) if select else (8, 16, 60))), "ms per picture"]
-    assert [row[0] for row in rows] == names
+    assert [row[0] for row in rows] == [*names[:-1], f"{random} (random weights)"]
     # The means of the colors tell the classes; the bins of the histogram do on the whole.
     scores = {row[0]: float(row[2]) for row in rows}
-    assert scores["colors"] > 0.9 and all(0 <= score <= 1 for score in scores.values())
+    assert (
+        scores["colors"] > 0.9
+        and scores[f"{folder / 'model'}+colors"] > 0.9
+        and all(0 <= score <= 1 for score in scores.values())
+    )
 
 
 @pytest.mark.slow
