@@ -263,7 +263,11 @@ def teach(student: Student, pictures: Pictures, targets: Targets, args: argparse
         mean = outputs.pooler_output.float()
         if student.classify is not None:
             return F.cross_entropy(student.classify(mean), labels[rows].to(device))
-        result = 1 - F.cosine_similarity(mean, targets.means[rows].to(device)).mean()
+        means = targets.means[rows].to(device)
+        result = 1 - F.cosine_similarity(mean, means).mean()
+        if "colors" not in args.without:
+            # In the first term, colors are a fifth of the squared length, and are learned slowly.
+            result += 1 - F.cosine_similarity(mean[:, COMPONENTS:], means[:, COMPONENTS:]).mean()
         if "parts" not in args.without:
             parts = flip_parts(targets.parts[rows].float().to(device), is_flipped.bool().to(device))
             pooled_parts = pool_parts(outputs.last_hidden_state[..., :COMPONENTS].float())
