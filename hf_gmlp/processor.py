@@ -67,8 +67,17 @@ def open_picture(file: io.BytesIO | str) -> PIL.Image.Image:
     return picture
 
 
+def to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Return a picture upright and in RGB, on white where it is transparent."""
+    picture = PIL.ImageOps.exif_transpose(picture)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = PIL.Image.alpha_composite(PIL.Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("RGB")
+
+
 def decode_image(image: dict) -> PIL.Image.Image:
-    """Decode an image, upright and in RGB.
+    """Decode an image, as `to_rgb` returns it.
 
     Args:
         image: An undecoded image of `datasets`: its "bytes", or None, and its "path".
@@ -83,9 +92,11 @@ def decode_image(image: dict) -> PIL.Image.Image:
                 raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
             if min(picture.size) < 2:
                 raise ValueError(f"it has only {picture.width} x {picture.height} pixels")
-            return PIL.ImageOps.exif_transpose(picture).convert("RGB")
+            return to_rgb(picture)
     except DECODING_ERRORS as error:
-        reason = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error)
+        if isinstance(error, PIL.UnidentifiedImageError):
+            reason = "not an image"
         raise InputError(
             f"{image['path'] or 'An image without a name'} cannot be read as a picture ({reason}): replace it, or "
             "remove it and start again."

@@ -1,9 +1,11 @@
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 from timm.data import create_transform
 from transformers import AutoImageProcessor, ViTImageProcessor
 
-from hf_gmlp.processor import evaluation_processor, processor_size
+from hf_gmlp.processor import decode_image, evaluation_processor, processor_size
 
 from .samples import picture
 
@@ -34,3 +36,35 @@ def test_processor_size_is_that_of_the_pixels():
     cropped = ViTImageProcessor(size={"shortest_edge": 256}, do_center_crop=True, crop_size={"height": 9, "width": 8})
     assert processor_size(cropped) == (9, 8)
     assert processor_size(ViTImageProcessor(size={"shortest_edge": 256})) is None
+
+
+def cut_out(mode, hidden):
+    """A gray square on a `hidden` color that is transparent, and the options with which to save it."""
+    if mode in ("P", "L", "RGB"):
+        # One color of the palette, or of the picture, is transparent.
+        image = PIL.Image.new(mode, (12, 12), hidden if mode == "RGB" else hidden[0])
+        image.paste((90, 90, 90) if mode == "RGB" else 90, (3, 3, 9, 9))
+        if mode == "P":
+            image.putpalette([value for level in range(256) for value in (level, level, level)])
+        return image, {"transparency": hidden if mode == "RGB" else hidden[0]}
+    image = PIL.Image.new("RGBA", (12, 12), (*hidden, 0))
+    image.paste((90, 90, 90, 255), (3, 3, 9, 9))
+    return image.convert(mode), {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending"), [("RGBA", "png"), ("LA", "png"), ("P", "png"), ("P", "gif"), ("L", "png"), ("RGB", "png")]
+)
+def test_transparent_pixels_are_white_whatever_their_hidden_color(tmp_path, mode, ending):
+    expected = np.full((12, 12, 3), 255, np.uint8)
+    expected[3:9, 3:9] = 90
+    for hidden in ((0, 0, 0), (0, 200, 0), (255, 255, 255)):
+        image, options = cut_out(mode, hidden)
+        image.save(tmp_path / f"a.{ending}", **options)
+        decoded = decode_image({"bytes": None, "path": str(tmp_path / f"a.{ending}")})
+        np.testing.assert_array_equal(np.asarray(decoded), expected)
+
+
+def test_half_transparent_pixels_are_mixed_with_white(tmp_path):
+    PIL.Image.new("RGBA", (4, 4), (55, 155, 255, 51)).save(tmp_path / "a.webp", lossless=True)
+    assert decode_image({"bytes": None, "path": str(tmp_path / "a.webp")}).getpixel((1, 2)) == (215, 235, 255)

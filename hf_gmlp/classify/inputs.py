@@ -102,15 +102,13 @@ class Pictures:
     def check(self, rows: Sequence) -> list[dict]:
         """Return the rows as undecoded images of `datasets`; an InputError names what is not a picture."""
         from PIL.Image import Image
-        from PIL.ImageOps import exif_transpose
 
-        from ..processor import DEEP_MODES
+        from ..processor import DEEP_MODES, to_rgb
 
         images: list[dict] = []
         for number, row in enumerate(rows, start=1):
             if isinstance(row, Image) and row.mode not in DEEP_MODES:
-                # As `decode_image` reads a file.
-                exif_transpose(row).convert("RGB").save(content := io.BytesIO(), "PNG", compress_level=1)
+                to_rgb(row).save(content := io.BytesIO(), "PNG", compress_level=1)
                 images.append({"bytes": content.getvalue(), "path": None})
             elif isinstance(row, str | Path):
                 images.append({"bytes": None, "path": str(row)})
@@ -121,7 +119,12 @@ class Pictures:
     def keys(self, rows: list) -> list[Hashable]:
         """Return what is equal for equal pictures: a hash of their file."""
         files = (Path(row["path"]).read_bytes() if row["bytes"] is None else row["bytes"] for row in rows)
-        return [hashlib.sha256(file).digest() for file in files]
+        try:
+            return [hashlib.sha256(file).digest() for file in files]
+        except OSError as error:
+            raise InputError(
+                f"{error.filename} cannot be read ({error.strerror}): replace it, or remove it and start again."
+            ) from error
 
     def encode(self, rows: list) -> list[dict]:
         return rows

@@ -235,8 +235,9 @@ def test_pictures_from_memory_and_from_files(vision, pictures, tmp_path):
     assert classifier.plan_.training == FROZEN and classifier.score(files, classes) > 0.8
     expected = classifier.predict_proba(files)
     np.testing.assert_allclose(classifier.predict_proba([PIL.Image.open(file) for file in files]), expected, atol=1e-6)
-    # A rotated photo is turned upright in both ways.
+    # A rotated photo is turned upright, and a transparent one is on white, in both ways.
     picture, exif = PIL.Image.open(files[0]), PIL.Image.Exif()
+    picture.putalpha(picture.convert("L"))
     exif[0x0112] = 6
     picture.save(tmp_path / "rotated.png", exif=exif)
     rotated = [str(tmp_path / "rotated.png"), PIL.Image.open(tmp_path / "rotated.png")]
