@@ -117,8 +117,10 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self._set_labels(y)
         ids = label_ids(_names(y), self.labels_, "training")
         if validation is not None:
-            rows += inputs.check(validation[0])
-            ids += label_ids(_names(_as_list(validation[1])), self.labels_, "validation")
+            scored: list = inputs.check(validation[0])
+            files = [row["path"] for row in scored] if kind is Pictures else []
+            ids += label_ids(_names(_as_list(validation[1])), self.labels_, "validation", files=files)
+            rows += scored
         set_labels(config, self.labels_, inputs.head, train=True, new_classifier=True)
         labels, groups = np.array(ids), pandas.factorize(pandas.Series(inputs.keys(rows)))[0]
         # A sentence encoder is saved without a head, and its embeddings in a classifier have length 1. Those of other
@@ -134,7 +136,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if is_own and plan.training != NEW:
             config.normalize_pooled = True
         encoded = inputs.encode(rows)
-        notes = data_notes(self.labels_, labels[:count], groups[:count])
+        notes = data_notes(self.labels_, labels[:count], groups[:count], inputs.kind)
         notes += [*inputs.notes(rows[:count], encoded[:count]), str(plan)]
         if shared := int(np.isin(groups[count:], groups[:count]).sum()):
             notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")

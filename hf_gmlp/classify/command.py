@@ -11,7 +11,7 @@ import huggingface_hub
 import pandas
 
 from ..data.files import read_files
-from ..data.images import read_folder
+from ..data.images import check_kind, read_folder
 from ..data.labels import ONE_CLASS, check_columns, read_labels
 from ..data.sentences import KNOWN_PAIRS, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, hub_reason
@@ -63,15 +63,15 @@ def classify(
         raise InputError("--hub_model_id has no effect without --push_to_hub: add it.")
     folder = check_output(Path(output), Path(data))
     is_folder = Path(data).is_dir()
-    if is_folder != reads_pictures(open_config(model, trust_remote_code=options.get("trust_remote_code", False))):
-        kind = "a file of texts" if is_folder else "a folder of pictures"
-        raise InputError(f"{model} classifies {kind}, which {data} is not: pass another model or other data.")
+    config = open_config(model, trust_remote_code=options.get("trust_remote_code", False))
+    check_kind(model, data, reads_pictures(config))
     columns = (text_column_names, pair_column_names, label_column_name, encoding, drop_unlabeled)
     if is_folder and any(columns):
         raise InputError("Flags of columns and --encoding are for files of texts, but the data are a folder.")
     paths = [data, *filter(None, [validation_data])]
     train, *scored = [read_pictures(path) if is_folder else read_texts(path, *columns) for path in paths]
     classifier = Classifier(model, **options)
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SETTINGS, classifier.get_params() | {"data": data, "output": output})
     validation = scored[0][:2] if scored else None
     training = classifier.fit_in(folder / "_training", train.inputs, train.labels, validation)
@@ -103,7 +103,7 @@ def classify(
 
 
 def check_output(folder: Path, data: Path) -> Path:
-    """Create the output folder; raise InputError if it holds something else, or is inside of the data."""
+    """Return the output folder; raise InputError if it holds something else, or is inside of the data."""
     if data.is_dir() and data.resolve() in [folder.resolve(), *folder.resolve().parents]:
         raise InputError(f"--output is inside of {data}, and its pictures would be a class: choose another folder.")
     if (folder / FINISHED).is_file():
@@ -113,7 +113,6 @@ def check_output(folder: Path, data: Path) -> Path:
     is_own = (folder / SETTINGS).is_file() and not any(folder.glob("checkpoint-*"))
     if files and not is_own:
         raise InputError(f"{folder} holds {', '.join(files)}: choose another --output.")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -160,11 +159,11 @@ def read_texts(
 def read_pictures(path: str) -> Rows:
     """Read the pictures of a folder, each in the folder of its class; of several splits those for training."""
     splits = read_folder(Path(path))
-    split = splits.get("train", next(iter(splits.values())))
+    split = "train" if "train" in splits else next(iter(splits))
     if len(splits) > 1:
-        logger.info("Only the split for training is used; name the folder of another with --validation_data.")
-    files = split["image"][:]
-    return Rows(files, split["label"][:], pandas.DataFrame({"file": files}), {})
+        logger.info("Only the split %s is used; name the folder of another with --validation_data.", split)
+    files = splits[split]["image"][:]
+    return Rows(files, splits[split]["label"][:], pandas.DataFrame({"file": files}), {})
 
 
 def push(classifier: Classifier, folder: Path, repository: str, facts: dict[str, Any]) -> None:

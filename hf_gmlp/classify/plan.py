@@ -166,7 +166,7 @@ def held_out_rows(labels: np.ndarray, groups: np.ndarray, fraction: float, seed:
     return held_out
 
 
-def data_notes(labels: Labels, ids: np.ndarray, groups: np.ndarray) -> list[str]:
+def data_notes(labels: Labels, ids: np.ndarray, groups: np.ndarray, kind: str = "text") -> list[str]:
     """Return a line for each kind of rows or classes that make scores look better or worse than they are, from class
     ids as in `Facts`, and numbers [N] from 0, the same for equal rows.
     """
@@ -181,7 +181,8 @@ def data_notes(labels: Labels, ids: np.ndarray, groups: np.ndarray) -> list[str]
     counts = ids.sum(0) if ids.ndim > 1 else np.bincount(ids)
     single = [name for name, count in zip(labels.names, counts) if count == 1]
     if len(single) == len(ids):
-        notes.append("Every row has a class of its own: are the columns of text and label swapped?")
+        advice = "are the columns of text and label swapped?" if kind == "text" else "add pictures to each class."
+        notes.append(f"Every row has a class of its own: {advice}")
     elif single:
         notes.append(f"{len(single)} classes have only one row: {listed(single)}.")
     plain = [" ".join(unicodedata.normalize("NFKC", name).casefold().split()) for name in labels.names]

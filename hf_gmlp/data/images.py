@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SYSTEM_FOLDERS = ("@eaDir", "__MACOSX")
-# A folder with one of these words in its name is a split, such as "seg_train", "Training" or "test_set".
+# A folder with one of these names is a split, in any case, also as "seg_train" or "test_set".
 SPLITS = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
@@ -27,11 +26,28 @@ SPLITS = {
 }
 
 
+def check_kind(model: str, data: str, is_image_model: bool) -> None:
+    """Raise an InputError unless the data are a folder for an image model, and no folder for a text model."""
+    if is_image_model == Path(data).is_dir():
+        return
+    if not is_image_model:
+        raise InputError(f"{model} classifies a file of texts, which {data} is not: pass another model or other data.")
+    if not Path(data).exists():
+        raise InputError(f"There is no folder {data}: correct the path.")
+    raise InputError(
+        f"{model} classifies a folder of pictures, which {data} is not: pass the folder of the pictures, or another "
+        "model."
+    )
+
+
 def find_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its subfolders, relative to it and sorted. A warning says what else is in it,
     except for hidden files and folders of operating systems.
+
+    Raises:
+        InputError: If there are no images.
     """
-    images, left_out, root = [], Counter[str](), os.path.realpath(folder)
+    images, left_out, root = list[Path](), Counter[str](), os.path.realpath(folder)
     own, seen = {parent for parent, *_ in os.walk(root)}, set[str]()
     for parent, folders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(parent)
@@ -41,16 +57,20 @@ def find_images(folder: Path) -> list[Path]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SYSTEM_FOLDERS)
-        if not folders and not files:
-            left_out[f"empty folder ({Path(parent).name})"] += 1
+        count = len(images)
         for path in (Path(parent, name).relative_to(root) for name in files if not name.startswith(".")):
             if path.suffix.lower() in IMAGE_ENDINGS:
                 images.append(path)
             else:
                 left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
+        if parent != root and not folders and len(images) == count:
+            left_out[f"folder without supported images ({Path(parent).relative_to(root)})"] += 1
     if left_out:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.most_common())
         logger.warning("Left out of %s: %s", folder, reasons)
+    if not images:
+        endings = ", ".join(IMAGE_ENDINGS)
+        raise InputError(f"{folder} has no pictures of a supported format ({endings}): convert others to JPEG.")
     return sorted(images)
 
 
@@ -58,6 +78,9 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
     Folders further up may be named after splits; if they name fewer than two, all images are "train".
+
+    Raises:
+        InputError: If the class folders of a split are not side by side, or are named like splits.
     """
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: unpack an archive, and pass the folder of its pictures.")
@@ -73,6 +96,19 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     results = {}
     for split in dict.fromkeys(filter(None, splits.values())):
         images = [path for path in paths if splits.get(path) == split]
+        class_folders = sorted({path.parent.parent: path.parent for path in reversed(images)}.values())
+        if len(class_folders) > 1:
+            raise InputError(
+                f"The class folders of {folder} must be side by side, but pictures are in {class_folders[0]} and in "
+                f"{class_folders[1]}: put the pictures of a class into one folder without subfolders ({folder}/CLASS "
+                f"or {folder}/train/CLASS), or pass the folder above the class folders."
+            )
+        classes = sorted({path.parent.name for path in images})
+        if all(map(split_named, classes)):
+            raise InputError(
+                f"The pictures of {folder} are in folders named like splits ({', '.join(classes)}), not in class "
+                f"folders: put the pictures of each class into a folder such as {folder}/{class_folders[0]}/CLASS."
+            )
         logger.info("Splits of %s: %d images for %s", folder, len(images), split)
         columns = {"image": [str(folder / path) for path in images], "label": [path.parent.name for path in images]}
         results[split] = Dataset.from_dict(columns)
@@ -81,8 +117,12 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
 
 def split_of(path: Path) -> str | None:
     """Return the split after which a folder above the class folder of an image is named, if any."""
-    words = [word for name in path.parent.parts[:-1] for word in re.split(r"[\W_]+", name.lower())]
-    return next((SPLITS[word] for word in words if word in SPLITS), None)
+    return next(filter(None, map(split_named, path.parent.parts[:-1])), None)
+
+
+def split_named(name: str) -> str | None:
+    """Return the split that a folder of this name holds, if any."""
+    return SPLITS.get(name.lower().removeprefix("seg_").removesuffix("_set"))
 
 
 def load_images(

@@ -209,9 +209,11 @@ def label_converter(labels: Labels) -> Callable[[Any], Any]:
     return convert
 
 
-def label_ids(values: list, labels: Labels, split: str, column: str = "label") -> list:
+def label_ids(
+    values: list, labels: Labels, split: str, column: str | None = None, files: Sequence[str | None] = ()
+) -> list:
     """Return what `label_converter` returns for each row; for a dictionary of probabilities (a teacher's, in training
-    data) their list. An InputError names the first row without such a label.
+    data) their list. An InputError names the first row without such a label, or its file.
     """
     result, convert = [], label_converter(labels)
     for row, value in enumerate(values, start=1):
@@ -219,8 +221,9 @@ def label_ids(values: list, labels: Labels, split: str, column: str = "label") -
         result.append(_probabilities(value, labels.names or []) if is_soft else convert(value))
         if result[-1] is None:
             expected = f"a number below {LARGEST_NUMBER:g}" if labels.problem_type == REGRESSION else labels
-            wrong = "no label" if value is None else f"{value!r}, which is not {expected},"
-            raise InputError(f"Row {row} of the {split} data has {wrong} in the column {column!r}: correct it.")
+            wrong = "no label" if value is None else f"the label {value!r}, which is not {expected}"
+            where = f"Row {row} of the {split} data" + (f", column {column!r}," if column else "")
+            raise InputError(f"{(files and files[row - 1]) or where} has {wrong}: correct it.")
     return result
 
 

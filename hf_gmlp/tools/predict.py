@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..data.files import stream_rows
-from ..data.images import find_images
+from ..data.images import check_kind, find_images
 from ..data.labels import CLASSES, config_labels, label_converter, label_names
 from ..data.sentences import LABEL_COLUMNS, check_text_columns, find_label_column, find_text_columns, text_parts
 from ..errors import InputError, listed
@@ -79,7 +79,7 @@ def predict(
     # A file is read twice, since the header of a csv file needs the fields of all rows.
     names = list(dict.fromkeys(chain.from_iterable(rows())))
     if not names:
-        raise InputError(f"There are no rows, or no pictures, in {data}.")
+        raise InputError(f"There are no rows in {data}.")
     runnable, scorer, notes = open_runnable(model, task, dtype), None, Counter[str]()
     config = runnable.config
     if task == "QuestionAnswering":
@@ -87,8 +87,7 @@ def predict(
         # With `top_k=1`, the answerer would not return lists.
         inputs, results = open_questions(runnable, model, names, notes, top_k=max(2, top_k), **options)
     else:
-        usual = ("folder",) if is_folder else LABEL_COLUMNS
-        scorer = Scorer(config, list(islice(rows(), CHUNK)), label_column_name, usual)
+        scorer = Scorer(config, list(islice(rows(), CHUNK)), label_column_name, is_folder)
         if is_folder:
             inputs, collate = open_pictures(model, data, notes)
         else:
@@ -116,6 +115,9 @@ def predict(
         raise InputError(f"No row of {data} can be predicted: all rows {next(iter(notes))}.")
     os.replace(unfinished, target)
     lines = scorer.report() if scorer else []
+    folders = sorted({str(Path(row["file"]).parent.parent) for row in rows()}) if is_folder else []
+    if scorer and scorer.truths and len(folders) > 1:
+        lines.append(f"The folders {listed(folders)} are scored together: pass one of them to score it alone.")
     lines += [f"{count} of {counts['rows']} rows {note}" for note, count in notes.items() if count]
     dtype = str(runnable.dtype).removeprefix("torch.")
     print(f"{counts['predictions']} predictions are in {output} (computed in {dtype})", *lines, sep="\n")
@@ -123,14 +125,11 @@ def predict(
 
 def find_task(checkpoint: str, data: str) -> str:
     """Return the task of a model, such as "SequenceClassification"; an InputError if it is not for such data."""
-    kinds = {"ImageClassification": "a folder of pictures"}
-    kinds |= dict.fromkeys(("SequenceClassification", "QuestionAnswering"), "a file of texts")
     task = task_of(open_config(checkpoint))
-    if task not in kinds:
+    if task not in ("ImageClassification", "SequenceClassification", "QuestionAnswering"):
         reason = "neither classifies nor answers questions: fine-tune it first." if task else EMBEDDINGS
         raise InputError(f"{checkpoint} {reason}")
-    if (task == "ImageClassification") != Path(data).is_dir():
-        raise InputError(f"{checkpoint} classifies {kinds[task]}, which {data} is not: pass another model or data.")
+    check_kind(checkpoint, data, task == "ImageClassification")
     return task
 
 
@@ -153,13 +152,15 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 class Scorer:
     """Compares the predictions of a classifier with the labels of the rows, if they have any: those in the column that
-    is `asked` for, or that the model was trained on, or the first of the `usual` ones that, in the first `rows`, holds
-    only labels of the model.
+    is `asked` for, or that the model was trained on, or the first of the usual ones that, in the first `rows`, holds
+    only labels of the model; for pictures, that of their folders.
     """
 
     def __init__(
-        self, config: PreTrainedConfig, rows: list[Row], asked: str | None = None, usual: Sequence[str] = LABEL_COLUMNS
+        self, config: PreTrainedConfig, rows: list[Row], asked: str | None = None, is_folder: bool = False
     ) -> None:
+        self.missing = "the pictures are not in class folders" if is_folder else "there are no labels of the model"
+        usual = ("folder",) if is_folder else LABEL_COLUMNS
         self.labels, self.column, self.reason = config_labels(config), "", ""
         self.convert = label_converter(self.labels)
         # Class ids, vectors of 0 and 1 or numbers, of the rows with a label and a prediction.
@@ -195,7 +196,7 @@ class Scorer:
     def report(self) -> list[str]:
         """Return the score, or why there is none, and the labels that the model does not have."""
         names = listed(self.labels.names or ["numbers"])
-        lines = [self.score() if self.truths else f"No score: there are no labels of the model ({names}){self.reason}."]
+        lines = [self.score() if self.truths else f"No score: {self.missing} ({names}){self.reason}."]
         if count := self.other_labels.total():
             lines += [f"{count} rows have labels that the model does not have: {listed([*self.other_labels])}"]
         return lines
@@ -203,18 +204,17 @@ class Scorer:
     def score(self) -> str:
         """Return the score of all rows in words."""
         truths, predictions = np.array(self.truths), np.array(self.predictions)
+        by = f"by the column {self.column!r} (only meaningful for rows that the model was not trained on)"
         if self.labels.names is None:
-            return f"Pearson's correlation {correlation_in_words(predictions, truths)}, by the column {self.column!r}"
+            return f"Pearson's correlation {correlation_in_words(predictions, truths)}, {by}"
         right = (truths == predictions).reshape(len(truths), -1).all(axis=1).sum()
         words = f"Accuracy {accuracy_in_words(right, len(truths))}"
         if self.labels.problem_type == CLASSES:
             f1 = 2 * (truths * predictions).sum() / max((truths + predictions).sum(), 1)
-            return f"F1 {f1:.4f} of all classes; {words} with all classes right, by the column {self.column!r}"
+            return f"F1 {f1:.4f} of all classes; {words} with all classes right, {by}"
         counts = np.bincount(truths)
         name, most = self.labels.names[counts.argmax()], counts.max() / len(truths)
-        return (
-            f"{words}, by the column {self.column!r}; always {name!r}, the most frequent class, would have {most:.3f}"
-        )
+        return f"{words}, {by}; always {name!r}, the most frequent class, would have {most:.3f}"
 
 
 def predict_rows(rows: list[Row], inputs: Inputs, results: Callable[[list], list[Results]], size: int) -> list[Results]:

@@ -96,9 +96,22 @@ def test_a_folder_of_pictures(run, vision, tmp_path):
     assert 0 < results_of("tuned")["eval_samples"] < 15
     assert "inside of photos" in run("photos", model=vision, output="photos/out")
     assert "Flags of columns" in run("photos", "--text_column_names", "text", model=vision, output="new")
+
+
+def test_bad_folders_of_pictures_are_named(run, vision, tmp_path):
+    photos = write_photos(tmp_path / "photos", 2, 0)
     # The model must be one of pictures.
-    assert "classifies a file of texts, which photos is not" in run("photos", output="new")
-    assert "classifies a folder of pictures" in run("rows.csv", model=vision, output="new")
+    assert "classifies a file of texts, which photos is not" in run("photos")
+    assert "pass the folder of the pictures" in run("rows.csv", model=vision)
+    assert "There is no folder nosuch" in run("nosuch", model=vision)
+    assert "There is no folder nosuch" in run("photos", "--validation_data", "nosuch", model=vision)
+    assert not Path("out").exists()
+    write_photos(tmp_path / "other", 1, 0)
+    (tmp_path / "other" / "red").rename(tmp_path / "other" / "Red")
+    message = run("photos", "--validation_data", "other", model=vision)
+    assert message.startswith("other/Red/000.png has the label 'Red', which is not one of 3 classes (blue, green, red)")
+    (photos / "red" / "link.png").symlink_to(tmp_path / "nosuch.png")
+    assert run("photos", model=vision).startswith("photos/red/link.png cannot be read (No such file or directory)")
 
 
 def test_a_finished_folder_is_never_overwritten(run, encoder):

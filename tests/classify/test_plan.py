@@ -151,6 +151,11 @@ def test_rows_and_classes_that_mislead_are_named(names, ids, groups, expected):
     assert all(text in note for text, note in zip(expected, notes))
 
 
+def test_photos_have_no_columns():
+    (_, note) = data_notes(Labels(["a", "b"], ONE_CLASS), np.arange(2), np.arange(2), "picture")
+    assert "class of its own" in note and "column" not in note
+
+
 def test_copies_are_counted_for_several_classes_too():
     notes = data_notes(Labels(["a", "b"], CLASSES), np.eye(2)[[0, 1, 0, 1]], np.array([0, 1, 0, 0]))
     assert any("1 rows have copies with another label" in note for note in notes)

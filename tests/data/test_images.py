@@ -96,7 +96,7 @@ def test_folders_are_read_once_whatever_links_to_them(folder, tmp_path, caplog):
     assert [str(path) for path in images] == [
         f"{name}/{i}.jpg" for name in ("again", "apple", "cloud") for i in range(4)
     ]
-    assert "3 links to a folder that is read already; 1 empty folder (empty)" in caplog.text
+    assert "3 links to a folder that is read already; 1 folder without supported images (empty)" in caplog.text
 
 
 def test_validation_images_are_held_out_or_passed(folder):
@@ -156,9 +156,9 @@ def test_common_names_of_splits_are_recognized(folder, tmp_path, caplog):
 
 def test_classes_may_be_named_like_splits_or_by_numbers(folder):
     # A single folder is not treated as a split.
-    parent = folder.rename(folder.parent / "test photos").parent
+    parent = folder.rename(folder.parent / "test").parent
     assert len(loaded(parent).splits["train"]) == 12
-    folder = parent / "test photos"
+    folder = parent / "test"
     for name, number in zip(CLASSES, ("train", "10", "2")):
         (folder / name).rename(folder / number)
     assert loaded(folder).labels == ["10", "2", "train"]
@@ -167,9 +167,10 @@ def test_classes_may_be_named_like_splits_or_by_numbers(folder):
 
 
 def test_files_that_are_left_out_are_logged(folder, tmp_path, caplog):
-    for name in ("ships", "@eaDir"):
+    for name in ("ships", "@eaDir", "wasps"):
         (folder / name).mkdir()
-    for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
+    hidden = ("apple/.hidden.jpg", "wasps/.DS_Store", "@eaDir/0.jpg")
+    for name in ("apple/0.heic", "ships/0.ppm", "ships/1.ppm", *hidden):
         (folder / name).write_text("x")
     shutil.copy(folder / "boat" / "0.jpg", folder / "loose.jpg")
     shutil.copytree(folder / "boat", tmp_path / "more")
@@ -177,8 +178,35 @@ def test_files_that_are_left_out_are_logged(folder, tmp_path, caplog):
     shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / "9.JPG")
     data = loaded(folder)
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
-    for reason in ("2 .ppm", "1 .heic", "1 outside of class folders"):
+    classes = (f"1 folder without supported images ({name})" for name in ("ships", "wasps"))
+    for reason in ("2 .ppm", "1 .heic", "1 outside of class folders", *classes):
         assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("apple/2024", "boat/2024"), "apple/2024 and in boat/2024"),
+        (("apple/train", "apple/test", "boat/train"), "apple/test and in boat/train"),
+        (("apple", "apple/blurry", "boat"), "apple and in apple/blurry"),
+        (("a/apple", "a/boat", "b/apple", "b/boat"), "a/apple and in b/apple"),
+        (("train/apple", "train/boat", "test"), "test and in train/apple"),
+        (("test tubes/apple", "train station/boat"), "test tubes/apple and in train station/boat"),
+        (("train/apple", "Training/boat", "test/apple"), "Training/boat and in train/apple"),
+        (("train", "test_set"), r"named like splits \(test_set, train\)"),
+    ],
+)
+def test_a_class_is_one_folder_beside_those_of_other_classes(tmp_path, names, message):
+    for name in names:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        picture().save(tmp_path / "photos" / name / "0.png")
+    refused(message, tmp_path / "photos")
+
+
+def test_folders_without_a_supported_format_are_refused(folder):
+    for file in folder.rglob("*.jpg"):
+        file.rename(file.with_suffix(".HEIC"))
+    refused(r"no pictures of a supported format \(.jpg, .* JPEG", folder)
 
 
 def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):

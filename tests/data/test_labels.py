@@ -75,8 +75,10 @@ def test_a_flag_or_feature_determines_the_labels():
 
 def test_a_missing_label_is_not_a_class():
     assert find(["a", None, " ", "NaN", "b"]) == AB
-    with pytest.raises(InputError, match="Row 2 of the train data has no label in the column 'label'"):
-        label_ids(read(["a", " ", None, "b"]), AB, "train")
+    with pytest.raises(InputError, match="Row 2 of the train data, column 'kind', has no label"):
+        label_ids(read(["a", " ", None, "b"]), AB, "train", "kind")
+    with pytest.raises(InputError, match="^A/1.jpg has the label 'A', which is not one of"):
+        label_ids(["a", "A"], AB, "validation", files=["a/1.jpg", "A/1.jpg"])
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,17 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     right = sum(label == name for label, name in zip(expected, table["folder"]))
     printed = capsys.readouterr().out
     assert f"{right} of 6 rows), by the column 'folder'" in printed and "1 .heic (not a supported image)" in caplog.text
+    assert "not trained on" in printed and "scored together" not in printed
+    for name in ("test", "train"):
+        shutil.copytree(tmp_path / "photos", tmp_path / "splits" / name)
+    predict(str(tmp_path / "model"), str(tmp_path / "splits"), str(tmp_path / "out.csv"))
+    printed = capsys.readouterr().out
+    assert f"{2 * right} of 12 rows)" in printed and "The folders test, train are scored together" in printed
+    predict(str(tmp_path / "model"), str(tmp_path / "photos" / "blue"), str(tmp_path / "out.csv"))
+    assert "No score: the pictures are not in class folders" in capsys.readouterr().out
+    for name, message in (("nosuch", "no folder"), ("photos/blue/000.png", "pass the folder of the pictures")):
+        with pytest.raises(InputError, match=message):
+            predict(str(tmp_path / "model"), str(tmp_path / name), str(tmp_path / "out.csv"))
     (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
     predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
     printed = capsys.readouterr().out
