@@ -196,7 +196,10 @@ class Scorer:
     def report(self) -> list[str]:
         """Return the score, or why there is none, and the labels that the model does not have."""
         names = listed(self.labels.names or ["numbers"])
-        lines = [self.score() if self.truths else f"No score: {self.missing} ({names}){self.reason}."]
+        if not self.truths:
+            lines = [f"No score: {self.missing} ({names}){self.reason}."]
+        else:
+            lines = [self.score(), "If the model was trained on some of these rows, the score is too high."]
         if count := self.other_labels.total():
             lines += [f"{count} rows have labels that the model does not have: {listed([*self.other_labels])}"]
         return lines
@@ -204,7 +207,7 @@ class Scorer:
     def score(self) -> str:
         """Return the score of all rows in words."""
         truths, predictions = np.array(self.truths), np.array(self.predictions)
-        by = f"by the column {self.column!r} (only meaningful for rows that the model was not trained on)"
+        by = f"by the column {self.column!r}"
         if self.labels.names is None:
             return f"Pearson's correlation {correlation_in_words(predictions, truths)}, {by}"
         right = (truths == predictions).reshape(len(truths), -1).all(axis=1).sum()

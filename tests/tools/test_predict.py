@@ -140,7 +140,7 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     right = sum(label == name for label, name in zip(expected, table["folder"]))
     printed = capsys.readouterr().out
     assert f"{right} of 6 rows), by the column 'folder'" in printed and "1 .heic (not a supported image)" in caplog.text
-    assert "not trained on" in printed and "scored together" not in printed
+    assert "trained on some of these rows" in printed and "scored together" not in printed
     for name in ("test", "train"):
         shutil.copytree(tmp_path / "photos", tmp_path / "splits" / name)
     predict(str(tmp_path / "model"), str(tmp_path / "splits"), str(tmp_path / "out.csv"))
@@ -216,7 +216,7 @@ def test_regressions_and_models_of_several_classes_have_scores(text_config):
     scorer.compare(rows, [[(number,)] for number in ("1", "2", "0", "2.5", "9", "4")])
     expected = np.corrcoef([1.5, 3, 4, 5], [1, 2, 2.5, 4])[0, 1]
     assert f" {expected:.3f} (95 % interval" in scorer.score() and dict(scorer.other_labels) == {"'n/a'": 1}
-    assert "1 rows have labels that the model does not have: 'n/a'" in scorer.report()[1]
+    assert "1 rows have labels that the model does not have: 'n/a'" in scorer.report()[2]
     scorer = Scorer(text_config(num_labels=1, problem_type="regression"), [{"label": 1}] * 5)
     scorer.compare([{"label": 1}] * 5, [[(number,)] for number in "12345"])
     assert "undefined, since all numbers or all predictions are equal (5 rows)" in scorer.score()
