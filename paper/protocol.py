@@ -266,9 +266,10 @@ def side(low: float, high: float, threshold: float) -> str:
     return YES if low > threshold else NO if high < threshold else OPEN
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the Student's t confidence interval around the mean of at least two values, at the level `CONFIDENCE`."""
-    low, high = ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
+def interval(values: Sequence[float], level: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the Student's t confidence interval around the mean of at least two values, by default at the level
+    `CONFIDENCE`."""
+    low, high = ttest_1samp(values, 0).confidence_interval(level)
     return float(low), float(high)
 
 

@@ -18,6 +18,12 @@ from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 
 RESULTS = Path(__file__).parent / "results"
 DISAGREE = "no verdict (runs disagree)"
+CONTROL_NAMES = {
+    "gmlp": "gMLP",
+    "bert-prenorm": "pre-norm BERT",
+    "bert-prenorm-noattn": "pre-norm BERT without attention",
+}
+CONTROLS = (("gmlp", "bert-prenorm"), ("bert-prenorm", "bert-prenorm-noattn"), ("gmlp", "bert-prenorm-noattn"))
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
     "counted": "agrees with the paper, as far as counting or a test without training can tell",
@@ -236,6 +242,29 @@ def later_rows() -> list[list]:
     return rows
 
 
+def control_rows() -> list[list]:
+    """Rows of the comparisons of gMLP with pre-norm BERTs, by the protocol in docs/log/text.md: intervals at a level of
+    1 - 0.05 / 3, from three seeds on, of the seeds that both models have."""
+    runs = json.loads((RESULTS / "prenorm.json").read_text(encoding="utf-8"))["runs"]
+    losses: dict[str, dict[str, float]] = {}
+    for key, run in runs.items():
+        name, _, seed = key.partition(" seed ")
+        if "evaluation" in run:
+            losses.setdefault(name, {})[seed] = run["evaluation"]
+    rows: list[list] = [["models", "seeds", "lead of the first, in nats", "interval", "result"]]
+    for better, worse in CONTROLS:
+        ahead, behind = losses.get(better, {}), losses.get(worse, {})
+        leads = [behind[seed] - loss for seed, loss in ahead.items() if seed in behind]
+        lead = interval_words = ""
+        result = "not complete"
+        if len(leads) >= 3:
+            low, high = protocol.interval(leads, 1 - 0.05 / len(CONTROLS))
+            lead, interval_words = f"{statistics.fmean(leads):+.3f}", f"{low:+.3f} to {high:+.3f}"
+            result = "ahead" if low > 0 else "behind" if high < 0 else "open"
+        rows.append([f"{CONTROL_NAMES[better]} and {CONTROL_NAMES[worse]}", len(leads), lead, interval_words, result])
+    return rows
+
+
 def status_of(claim: str, results: Results) -> str:
     """Return the status of a claim: the verdict of the replication, unless other runs disagree with it.
 
@@ -270,7 +299,7 @@ def fill_tables(text: str, results: Results) -> str:
     tables = (facts_rows, settings_rows, perplexity_rows, lengths_rows, task_rows, claims_rows, verdicts_rows)
     for make in tables:
         text = fill(text, make.__name__.removesuffix("_rows"), partial(make, results))
-    text = fill(text, "later", later_rows)
+    text = fill(fill(text, "later", later_rows), "control", control_rows)
     return fill(text, "statuses", partial(statuses_rows, text))
 
 

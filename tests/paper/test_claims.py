@@ -2,7 +2,9 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
@@ -78,3 +80,18 @@ def test_runs_disagree_only_if_both_decide(monkeypatch):
     findings = [protocol.Finding(claim, protocol.CONTRADICTED) for claim in protocol.CLAIMS if claim.part_of]
     monkeypatch.setattr(report, "later_findings", lambda: {"later": findings})
     assert status_of(protocol.DEPTH, RESULTS) == report.DISAGREE
+
+
+def test_controls_are_compared_by_seeds_that_both_have(tmp_path, monkeypatch):
+    losses = {"gmlp": (4.0, 4.1, 4.2, 9.0), "bert-prenorm": (4.3, 4.45, 4.5), "bert-prenorm-noattn": (4.2, 4.3)}
+    runs = {
+        f"{name} seed {i}": {"evaluation": loss} for name, values in losses.items() for i, loss in enumerate(values)
+    }
+    runs["search gmlp 1e-3 seed 11"] = {"development": 1.0}
+    (tmp_path / "prenorm.json").write_text(json.dumps({"runs": runs}))
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    _, first, second, third = report.control_rows()
+    leads = np.array([0.3, 0.35, 0.3])
+    low, high = scipy.stats.t.interval(1 - 0.05 / 3, 2, leads.mean(), leads.std(ddof=1) / 3**0.5)
+    assert first[1:] == [3, f"{leads.mean():+.3f}", f"{low:+.3f} to {high:+.3f}", "ahead"]
+    assert second[1] == third[1] == 2 and second[-1] == third[-1] == "not complete"
