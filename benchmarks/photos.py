@@ -8,8 +8,9 @@ of its tokens; "timm:NAME:SIZE" is a model of timm, at SIZE pixels, and "timm:NA
 first reduced to SMALL pixels. "FOLDER:SIZE" is a gMLP resized to SIZE pixels. Baselines are "pixels", of 32 x 32, and
 "colors", the histogram of `hf-gmlp classify`. Features are scaled to length 1, and "A+B" joins those of both. Scores
 are accuracies of logistic regression (C = 10) on 8, 16 and 60 rows per class of the folder `train`, the mean of several
-random samples, on the folder `test`; or, to select models, on the other rows of `train` (--select). Photos are cut to a
-square. Those that an encoder was trained on can be left out (--leave_out tiny_imagenet/train.parquet).
+random samples, on the folder `test`; or, to select models, on the other rows of `train` (--select). "nearest 5" is how
+many of the five nearest photos of `train` have the class of a photo. Photos are cut to a square. Those that an encoder
+was trained on can be left out (--leave_out tiny_imagenet/train.parquet).
 """
 
 import argparse
@@ -23,6 +24,7 @@ import PIL.Image
 import hf_gmlp  # noqa: F401 (registers the models)
 from common.pictures import (
     BATCH,
+    NEAREST,
     ROWS,
     SAMPLES,
     SELECTION_ROWS,
@@ -67,7 +69,8 @@ def compare(arguments: argparse.Namespace) -> None:
         sets = {name: {split: unlike(*rows, known) for split, rows in splits.items()} for name, splits in sets.items()}
         for name, splits in sets.items():
             print(f"{name}: " + ", ".join(f"{len(labels)} photos in {split}" for split, (_, labels) in splits.items()))
-    table = [["model", *(f"{name}, {rows}" for name in sets for rows in counts), "ms per picture"]]
+    columns = [f"{name}, {column}" for name in sets for column in (*counts, f"nearest {NEAREST}")]
+    table = [["model", *columns, "ms per picture"]]
     for name in arguments.models:
         features = make_features(name, arguments.weights)
         row = [f"{name} (random weights)" if "timm:" in name and arguments.weights is None else name]

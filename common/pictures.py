@@ -19,6 +19,7 @@ from hf_gmlp.metrics.baseline import color_histogram
 from hf_gmlp.processor import decode_image, evaluation_processor
 
 ROWS, SELECTION_ROWS, SAMPLES, SELECTION_SAMPLES = (8, 16, 60), (8, 16), 3, 10
+NEAREST = 5
 
 BATCH = 32
 
@@ -154,10 +155,21 @@ def set_scores(
     samples: int,
     select: bool,
 ) -> list[float]:
-    """Return the scores on one set of photos for each number of `rows` per class."""
+    """Return the scores on one set of photos for each number of `rows` per class, and `nearest_score`."""
     inputs, labels = unit(features(pictures["train"][0])), pictures["train"][1]
     test = None if select else (unit(features(pictures["test"][0])), pictures["test"][1])
-    return few_row_scores(inputs, labels, rows, samples, test)
+    return [*few_row_scores(inputs, labels, rows, samples, test), nearest_score(inputs, labels, test)]
+
+
+def nearest_score(inputs: np.ndarray, labels: np.ndarray, test: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+    """Return the fraction of the `NEAREST` nearest `inputs` that have the class of a row of `test`, or, without it, of
+    each of the inputs among the others."""
+    vectors, classes = test or (inputs, labels)
+    cosines = unit(vectors) @ unit(inputs).T
+    if test is None:
+        np.fill_diagonal(cosines, -np.inf)
+    nearest = cosines.argsort(axis=1)[:, -NEAREST:]
+    return float((labels[nearest] == classes[:, None]).mean())
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from sklearn.neighbors import NearestNeighbors
 
 from benchmarks import photos
 from common import pictures
@@ -46,7 +47,11 @@ def test_all_models_are_compared(folder, monkeypatch, capsys, select):
     monkeypatch.setattr(sys, "argv", words)
     photos.main()
     header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.strip().splitlines()]
-    assert header[1:] == [*(f"set, {rows}" for rows in ((8, 16) if select else (8, 16, 60))), "ms per picture"]
+    assert header[1:] == [
+        *(f"set, {rows}" for rows in ((8, 16) if select else (8, 16, 60))),
+        "set, nearest 5",
+        "ms per picture",
+    ]
     assert [row[0] for row in rows] == [*names[:-1], f"{random} (random weights)"]
     # The means of the colors tell the classes; the bins of the histogram do on the whole.
     scores = {row[0]: float(row[2]) for row in rows}
@@ -78,6 +83,16 @@ def test_scores_are_those_of_rows_that_were_not_sampled():
     # Random features tell nothing about other rows, although they separate those of the training.
     assert abs(pictures.few_row_scores(inputs, labels, [16], 10)[0] - 0.5) < 0.15
     assert pictures.few_row_scores(inputs, labels, [60], 1, (inputs, labels)) == [1.0]
+
+
+def test_the_nearest_are_those_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    inputs, others = (pictures.unit(generator.normal(size=(40, 8)).astype(np.float32)) for _ in range(2))
+    labels = generator.choice(["a", "b", "c"], 40)
+    neighbors = NearestNeighbors(metric="cosine").fit(inputs)
+    for test, rows in (((others, labels), others), (None, None)):
+        expected = labels[neighbors.kneighbors(rows, 5, return_distance=False)] == labels[:, None]
+        assert pictures.nearest_score(inputs, labels, test) == pytest.approx(expected.mean())
 
 
 def test_pictures_are_cut_to_their_center():
