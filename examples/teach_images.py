@@ -1,4 +1,4 @@
-"""Teach a small gMLP the image features of a larger model, and so re-create checkpoints/gmlp-mini-photos.
+"""Teach a small gMLP the image features of a larger model: a model such as checkpoints/gmlp-mini-photos.
 
     python -m examples.teach_images efficientnet-lite0.pth tiny_imagenet --photos ants_bees trash \
         --output_dir build/teach-images
@@ -11,8 +11,8 @@ of colors; and training, in which the student's features approach all of these.
 
 A repeated command resumes an interrupted step. The budget is a number of pictures seen. The learning rate is constant
 until it falls linearly to zero over the last ones (--decay), so that a training can be continued by a larger budget
-from a checkpoint of its constant part (--start). The default takes about six hours of one core, and half of that with a
-process on each of two (torchrun --nproc_per_node 2 -m examples.teach_images).
+from a checkpoint of its constant part (--start). The default takes about three and a half hours of one core, and half
+of that with a process on each of two (torchrun --nproc_per_node 2 -m examples.teach_images).
 """
 
 import argparse
@@ -95,8 +95,8 @@ def main() -> None:
     parser.add_argument("--architecture", choices=("gmlp", "amlp", "cnn", "vit"), default="gmlp")
     controls = ("colors", "parts", "teacher")
     parser.add_argument("--without", choices=controls, nargs="*", default=[], help="no teacher: learn the labels")
-    parser.add_argument("--budget", type=int, default=1_800_000, help="pictures seen (default: %(default)s)")
-    parser.add_argument("--decay", type=int, default=400_000, help="pictures over which the rate falls to zero")
+    parser.add_argument("--budget", type=int, default=940_800, help="pictures seen (default: %(default)s)")
+    parser.add_argument("--decay", type=int, default=134_400, help="pictures over which the rate falls to zero")
     parser.add_argument("--batch", type=int, default=64, help="pictures per batch (default: %(default)s)")
     parser.add_argument("--start", type=Path, help="checkpoint of another training to continue")
     parser.add_argument("--save_steps", type=int, default=400)

@@ -1,4 +1,4 @@
-"""The script that re-creates the image encoder of checkpoints/."""
+"""The script that teaches image encoders such as that of checkpoints/."""
 
 import io
 import sys
