@@ -1,8 +1,9 @@
 """The bundled models have the scores of their cards.
 
 Without the data, the tests are skipped. HF_GMLP_DATA names a folder with sst2/validation.jsonl (sentence, label),
-stsb/dev.csv (sentence1, sentence2, score), cifar10_full/test.zip (8,000 images, one folder per class) and
-prose/books_validation.jsonl.gz (the chapters of Emma and Main Street).
+stsb/dev.csv (sentence1, sentence2, score), cifar10_full/test.zip (8,000 images, one folder per class),
+prose/books_validation.jsonl.gz (the chapters of Emma and Main Street), photos/trash (six kinds of waste, train and
+test) and tiny_imagenet/train.parquet.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from common.encoders import Encoder, sts_score
+from common.pictures import ROWS
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINTS = ROOT / "checkpoints"
@@ -69,3 +71,12 @@ def test_amlp_mini_predicts_masked_tokens_of_novels(data, tmp_path):
 def test_gmlp_mini_sentences_measures_similarity(data):
     score = sts_score(Encoder(str(CHECKPOINTS / "gmlp-mini-sentences")), data("stsb/dev.csv"))
     assert score == pytest.approx(0.8412, abs=0.001)
+
+
+@pytest.mark.heavy
+def test_gmlp_mini_photos_knows_kinds_of_waste(data):
+    words = ["-m", "benchmarks.photos", CHECKPOINTS / "gmlp-mini-photos", "--samples", 10]
+    words += ["--photos", data("photos/trash"), "--leave_out", data("tiny_imagenet/train.parquet")]
+    run = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, check=True, capture_output=True, text=True)
+    scores = run.stdout.strip().splitlines()[-1].split("|")[2 : 2 + len(ROWS)]
+    assert [float(score) for score in scores] == pytest.approx([0.540, 0.587, 0.679], abs=0.006)
