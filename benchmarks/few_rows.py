@@ -33,8 +33,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from common.encoders import Encoder, embed
 from common.machine import circumstances
+from common.pictures import colors
 from hf_gmlp import errors
-from hf_gmlp.metrics.baseline import color_histogram
 from hf_gmlp.metrics.calibration import (
     CROSS_VALIDATED,
     accuracy_interval,
@@ -455,7 +455,7 @@ def measure_pictures(arguments: argparse.Namespace, results: Results) -> None:
         features = image_features(arguments.model, pictures)
         seconds = cpu_seconds() - start
         inputs = {"features": unit(features), "features / mean": features / np.linalg.norm(features, axis=1).mean()}
-        inputs |= {"pixels": pixels(pictures), "colors": np.stack([color_histogram(picture) for picture in pictures])}
+        inputs |= {"pixels": pixels(pictures), "colors": colors(pictures)}
         for rows in arguments.sizes or (8, 16, None):
             for number, (train, test) in enumerate(picture_parts(table, rows, arguments.seeds)):
                 keys = {"set": folder.parent.name, "rows": rows or "all", "sample": number}

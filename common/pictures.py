@@ -162,10 +162,10 @@ def set_scores(
 
 
 def nearest_score(inputs: np.ndarray, labels: np.ndarray, test: tuple[np.ndarray, np.ndarray] | None = None) -> float:
-    """Return the fraction of the `NEAREST` nearest `inputs` that have the class of a row of `test`, or, without it, of
-    each of the inputs among the others."""
+    """Return the fraction of the `NEAREST` nearest `inputs`, of length 1, that have the class of a row of `test`, or,
+    without it, of each of the inputs among the others."""
     vectors, classes = test or (inputs, labels)
-    cosines = unit(vectors) @ unit(inputs).T
+    cosines = vectors @ inputs.T
     if test is None:
         np.fill_diagonal(cosines, -np.inf)
     nearest = cosines.argsort(axis=1)[:, -NEAREST:]

@@ -51,6 +51,7 @@ from common.pictures import (
     unit,
 )
 from hf_gmlp import GMLPVisionConfig, GMLPVisionModel, errors, param_groups
+from hf_gmlp.metrics.baseline import pixel_histogram
 from hf_gmlp.processor import decode_image, evaluation_processor
 
 from .teaching import FAST_BF16, compute_in_files, save_halved, train
@@ -197,9 +198,7 @@ def color_components(pixels: np.ndarray) -> torch.Tensor:
 
 def color_histograms(pixels: np.ndarray) -> torch.Tensor:
     """Return the square roots of the fractions of BINS³ colors among the pixels of pictures [pictures, BINS³]."""
-    indices = (pixels.astype(np.int64) * BINS // 256) @ np.array([BINS * BINS, BINS, 1])
-    counts = np.stack([np.bincount(picture.ravel(), minlength=BINS**3) for picture in indices])
-    return torch.from_numpy(np.sqrt(counts / counts.sum(1, keepdims=True), dtype=np.float32))
+    return torch.from_numpy(np.stack([pixel_histogram(picture, BINS) for picture in pixels], dtype=np.float32))
 
 
 class Student(nn.Module):

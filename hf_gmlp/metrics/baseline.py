@@ -28,9 +28,15 @@ def color_histograms(pictures: Sequence[dict]) -> np.ndarray:
 
 
 def color_histogram(picture: "Image") -> np.ndarray:
-    """Return the square roots of the fractions of pixels in 8 x 8 x 8 ranges of colors [512], at 128 x 128 pixels."""
-    colors = np.asarray(picture.resize((128, 128))).reshape(-1, 3) // 32
-    return np.sqrt(np.bincount(colors @ (64, 8, 1), minlength=512) / len(colors))
+    """Return the `pixel_histogram` of 8 x 8 x 8 ranges of colors [512], at 128 x 128 pixels."""
+    return pixel_histogram(np.asarray(picture.resize((128, 128))), 8)
+
+
+def pixel_histogram(pixels: np.ndarray, bins: int) -> np.ndarray:
+    """Return the square roots of the fractions of pixels [height, width, 3] of type uint8 in ranges of colors [bins³],
+    `bins` for each of red, green and blue."""
+    indices = (pixels.reshape(-1, 3).astype(int) * bins // 256) @ (bins * bins, bins, 1)
+    return np.sqrt(np.bincount(indices, minlength=bins**3) / len(indices))
 
 
 def baseline_predictions(
