@@ -244,10 +244,10 @@ def later_rows() -> list[list]:
 
 def control_rows() -> list[list]:
     """Rows of the comparisons of gMLP with pre-norm BERTs, by the protocol in docs/log/text.md: intervals at a level of
-    1 - 0.05 / 3, from three seeds on, of the seeds that both models have."""
-    runs = json.loads((RESULTS / "prenorm.json").read_text(encoding="utf-8"))["runs"]
+    1 - 0.05 / 3, from three seeds on, of the seeds that both models have. Both must be ahead of the baseline."""
+    record = json.loads((RESULTS / "prenorm.json").read_text(encoding="utf-8"))
     losses: dict[str, dict[str, float]] = {}
-    for key, run in runs.items():
+    for key, run in record["runs"].items():
         name, _, seed = key.partition(" seed ")
         if "evaluation" in run:
             losses.setdefault(name, {})[seed] = run["evaluation"]
@@ -261,6 +261,8 @@ def control_rows() -> list[list]:
             low, high = protocol.interval(leads, 1 - 0.05 / len(CONTROLS))
             lead, interval_words = f"{statistics.fmean(leads):+.3f}", f"{low:+.3f} to {high:+.3f}"
             result = "ahead" if low > 0 else "behind" if high < 0 else "open"
+            if max(statistics.fmean(values.values()) for values in (ahead, behind)) >= record["baseline"]:
+                result = "no verdict (gate)"
         rows.append([f"{CONTROL_NAMES[better]} and {CONTROL_NAMES[worse]}", len(leads), lead, interval_words, result])
     return rows
 

@@ -88,10 +88,15 @@ def test_controls_are_compared_by_seeds_that_both_have(tmp_path, monkeypatch):
         f"{name} seed {i}": {"evaluation": loss} for name, values in losses.items() for i, loss in enumerate(values)
     }
     runs["search gmlp 1e-3 seed 11"] = {"development": 1.0}
-    (tmp_path / "prenorm.json").write_text(json.dumps({"runs": runs}))
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    _, first, second, third = report.control_rows()
+
+    def rows(baseline):
+        (tmp_path / "prenorm.json").write_text(json.dumps({"baseline": baseline, "runs": runs}))
+        return report.control_rows()[1:]
+
+    first, second, third = rows(baseline=6.0)
     leads = np.array([0.3, 0.35, 0.3])
     low, high = scipy.stats.t.interval(1 - 0.05 / 3, 2, leads.mean(), leads.std(ddof=1) / 3**0.5)
     assert first[1:] == [3, f"{leads.mean():+.3f}", f"{low:+.3f} to {high:+.3f}", "ahead"]
     assert second[1] == third[1] == 2 and second[-1] == third[-1] == "not complete"
+    assert rows(baseline=5.0)[0][-1] == "no verdict (gate)"
