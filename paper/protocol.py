@@ -325,6 +325,11 @@ def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
     return Finding(claim, min(verdicts, key=order.index))
 
 
+def gate(losses: Mapping[str, Sequence[float]], counts: float) -> str:
+    """Return `UNLEARNED` if the mean loss of a model is not below that of the bigram-context baseline, `counts`."""
+    return UNLEARNED if any(statistics.fmean(values) >= counts for values in losses.values()) else ""
+
+
 def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], counts: float) -> list[Finding]:
     """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models have results.
 
@@ -333,19 +338,15 @@ def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], c
         counts: The loss of the bigram-context baseline.
     """
     findings: list[Finding] = []
-
-    def gate(losses: Mapping[str, Sequence[float]]) -> str:
-        return UNLEARNED if any(statistics.fmean(values) >= counts for values in losses.values()) else ""
-
     for claim in CLAIMS:
         steps, losses = longest(results, claim.better, claim.worse)
         if not losses:
             continue
         leads = subtract(losses[claim.worse], losses[claim.better])
-        findings.append(judge(claim, leads, no_verdict=gate(losses), steps=steps))
+        findings.append(judge(claim, leads, no_verdict=gate(losses, counts), steps=steps))
         steps, losses = longest(results, claim.better, claim.worse, "gmlp")
         if claim is ATTENTION and losses:
-            findings.append(judge_near(losses, gate(losses), steps))
+            findings.append(judge_near(losses, gate(losses, counts), steps))
         parts = [other for other in CLAIMS if other.part_of == claim.part_of]
         if claim.part_of and claim is parts[-1]:
             verdicts = [finding.verdict for finding in findings if finding.claim in parts]

@@ -261,8 +261,8 @@ def control_rows() -> list[list]:
             low, high = protocol.interval(leads, 1 - 0.05 / len(CONTROLS))
             lead, interval_words = f"{statistics.fmean(leads):+.3f}", f"{low:+.3f} to {high:+.3f}"
             result = "ahead" if low > 0 else "behind" if high < 0 else "open"
-            if max(statistics.fmean(values.values()) for values in (ahead, behind)) >= record["baseline"]:
-                result = "no verdict (gate)"
+            pair = {better: list(ahead.values()), worse: list(behind.values())}
+            result = protocol.gate(pair, record["baselines"]["bigram_context"]) or result
         rows.append([f"{CONTROL_NAMES[better]} and {CONTROL_NAMES[worse]}", len(leads), lead, interval_words, result])
     return rows
 

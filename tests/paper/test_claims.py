@@ -91,7 +91,7 @@ def test_controls_are_compared_by_seeds_that_both_have(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "RESULTS", tmp_path)
 
     def rows(baseline):
-        (tmp_path / "prenorm.json").write_text(json.dumps({"baseline": baseline, "runs": runs}))
+        (tmp_path / "prenorm.json").write_text(json.dumps({"baselines": {"bigram_context": baseline}, "runs": runs}))
         return report.control_rows()[1:]
 
     first, second, third = rows(baseline=6.0)
@@ -99,4 +99,4 @@ def test_controls_are_compared_by_seeds_that_both_have(tmp_path, monkeypatch):
     low, high = scipy.stats.t.interval(1 - 0.05 / 3, 2, leads.mean(), leads.std(ddof=1) / 3**0.5)
     assert first[1:] == [3, f"{leads.mean():+.3f}", f"{low:+.3f} to {high:+.3f}", "ahead"]
     assert second[1] == third[1] == 2 and second[-1] == third[-1] == "not complete"
-    assert rows(baseline=5.0)[0][-1] == "no verdict (gate)"
+    assert rows(baseline=5.0)[0][-1] == protocol.UNLEARNED
