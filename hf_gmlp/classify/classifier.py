@@ -141,7 +141,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if shared := int(np.isin(groups[count:], groups[:count]).sum()):
             notes.append(f"{shared} rows of the validation data are in the training data too: their score is too high.")
         if plan.training == FROZEN and inputs.parts == 2:
-            notes.append("Such an encoder hardly compares two texts. If that is the task, fine-tune a pretrained BERT.")
+            notes.append("A frozen model hardly compares the texts of a pair. For that, fine-tune a pretrained BERT.")
         for note in notes:
             logger.info(note)
         training = Training(self, rows, encoded, labels, groups, count, folder)
